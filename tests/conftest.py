@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from spark_home import use_quick_home
-from spark_session import spark
+from spark_session import CONNECT, spark
 
 __all__ = ["spark"]
 
@@ -24,3 +25,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 use_quick_home()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With a client of Spark Connect, run the tests that take a session; skip those that need a JVM."""
+    if not CONNECT:
+        return
+    config.hook.pytest_deselected(items=[item for item in items if not takes_session(item)])
+    items[:] = [item for item in items if takes_session(item)]
+    for item in items:
+        mark = item.get_closest_marker("classic")
+        if mark is not None:
+            item.add_marker(pytest.mark.skip(reason=f"needs a classic session: {mark.args[0]}"))
+
+
+def takes_session(item: pytest.Item) -> bool:
+    """Return whether a test takes the fixture `spark`."""
+    return "spark" in getattr(item, "fixturenames", ())

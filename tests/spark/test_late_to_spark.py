@@ -11,6 +11,7 @@ import pytest
 import handshake
 from handshake import testing
 from handshake.errors import UnsupportedError
+from handshake.metrics.spark_progress import observed_figures
 from worked_example import START
 
 pytest.importorskip("pyspark")
@@ -48,14 +49,14 @@ def test_late_rows_are_in_the_files_once(spark, tmp_path, how, state):
         assert sorted(found) == sorted(numbers.items())
         frame = spark.read.parquet(f"{late}/{side}")
         assert sorted(row["n"] for row in frame.collect()) == sorted(numbers)
-    observed = [report["observedMetrics"].get("j") for report in steps.progress.values()]
-    assert sum(row["late"] for row in observed if row is not None) == 5
+    observed = [observed_figures(report).get("j", {}) for report in steps.progress.values()]
+    assert sum(figures.get("late") or 0 for figures in observed) == 5
 
 
 def test_tables_have_no_late_rows(spark):
     frame = spark.createDataFrame([(1,)], "x int")
     with pytest.raises(UnsupportedError, match="late_to is for joins of two streams"):
-        handshake.join(frame, frame, "l.x = r.x", late_to="late")
+        handshake.join(frame, frame, "l.x = r.x", late_to="/late")
     with pytest.raises(
         UnsupportedError, match=r"on Spark, late_to is a folder: .* name a folder, and read it"
     ):

@@ -70,6 +70,7 @@ def test_the_mark_of_event_times_is_that_of_a_watermark(spark: Any, tmp_path: Pa
     assert stream.schema["t"].metadata == {private.WATERMARK: 3000}
 
 
+@pytest.mark.classic("plans are Java objects")
 def test_plans_show_names_and_casts(spark: Any) -> None:
     frame = spark.range(3).alias("left_name").select(F.col("id").cast("string").alias("c"), "id")
     plan = private.analysed_plan(frame)
@@ -82,6 +83,7 @@ def test_plans_show_names_and_casts(spark: Any) -> None:
     assert not private.is_instance(alias, "org.apache.spark.sql.catalyst.expressions.Cast", frame)
 
 
+@pytest.mark.classic("plans are Java objects")
 def test_without_plans_predicates_are_texts(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     left, right = spark.range(4).alias("a"), spark.range(4).withColumnRenamed("id", "n").alias("b")
     assert qualifiers(left, right) == ("a", "b")
@@ -90,12 +92,14 @@ def test_without_plans_predicates_are_texts(spark: Any, monkeypatch: pytest.Monk
     assert handshake.join(left, right, "l.id < r.n").count() == 6
 
 
+@pytest.mark.classic("it asks the JVM")
 def test_classes_of_the_jvm(spark: Any) -> None:
     assert private.has_class(spark, "org.rocksdb.RocksDB")
     assert not private.has_class(spark, "org.rocksdb.Absent")
     assert private.has_class(object(), "org.rocksdb.Absent")  # no JVM to ask: left to Spark
 
 
+@pytest.mark.classic("files are listed by the JVM")
 def test_files_are_listed_again(spark: Any, tmp_path: Path) -> None:
     for n in range(2):
         spark.range(1).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
@@ -127,6 +131,7 @@ def test_tasks_know_their_query_run_and_batch(spark: Any, tmp_path: Path) -> Non
     assert {row["run"] for row in sink.rows()} == {str(sink.progress[0]["runId"])}
 
 
+@pytest.mark.classic("accumulators are those of SparkContext")
 def test_accumulator_errors_stay_off_the_terminal(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server: Any = spark.sparkContext._accumulatorServer
     monkeypatch.setattr(server, "handle_error", server.handle_error)  # restored at the end

@@ -118,6 +118,7 @@ ARROW = """l - 1; x <> y; i / j; i % 3; upper(s); CAST(i AS DOUBLE); ABS(i); x /
 lpad(s, 3, '-'); round(x, 1); (i & 6) | j"""
 
 
+@pytest.mark.classic("plans are Java objects")
 @pytest.mark.parametrize(("texts", "inside"), [(NATIVE, False), (ARROW, True)], ids=["native", "arrow"])
 def test_expressions_have_the_oracles_values(spark: Any, texts: str, inside: bool) -> None:
     fields = "i int8, j int, l long, x double, y double, s string(4), b bool, t long"
@@ -253,6 +254,7 @@ def _spark_values(spark: Any, numbers: list[int]) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.classic("plans are Java objects")
 def test_a_query_starts_no_python_process_that_spark_is_impatient_with(spark: Any, tmp_path: Path) -> None:
     """Avoid transformWithState: Spark gives its Python process ten seconds, too few on a busy machine."""
     trades = spark.readStream.schema("Seqnr int, Symbol string, Price int, Volume int, Ts timestamp_ntz")

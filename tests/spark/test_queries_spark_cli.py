@@ -26,6 +26,8 @@ __all__ = ["spark"]
 pytest.importorskip("pyspark")
 from handshake.engines.spark.live import Where, parse_input
 
+pytestmark = pytest.mark.classic("commands start or take a session with a JVM")
+
 TRADES = """CREATE INPUT STREAM Trades (Symbol string(4), Price int, Ts timestamp) TIMESTAMP BY Ts;
 SELECT Symbol, Price + 1 AS More FROM Trades WHERE Price > 10 INTO Some;
 SELECT Symbol, max(Price) AS High FROM Trades [SIZE 60 ADVANCE 30 TIME] GROUP BY Symbol INTO Highs;

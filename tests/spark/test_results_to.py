@@ -120,7 +120,7 @@ def test_what_cannot_go_to_files_is_refused(spark, tmp_path):
     with pytest.raises(
         UnsupportedError, match=r"results_to is for joins of two streams.*joined\.write\.parquet"
     ):
-        handshake.join(frame, frame, "l.x = r.x", results_to="results")
+        handshake.join(frame, frame, "l.x = r.x", results_to=str(tmp_path))
     (tmp_path / "file").touch()
     stream = spark.readStream.format("rate").load().withWatermark("timestamp", "1 second")
     with pytest.raises(InputError, match=r"results_to='.*/file/results' cannot be written"):

@@ -31,6 +31,8 @@ pytest.importorskip("pyspark")
 
 from handshake.engines.spark.java import java_home, prepare_environment
 
+pytestmark = pytest.mark.classic("commands start or take a session with a JVM")
+
 START = datetime(2024, 1, 1)
 
 

@@ -18,6 +18,7 @@ from handshake.engines.spark.daemon import preload, without_archives
 WANTED = ("handshake.engines.spark.joins.tasks", "handshake.engines.spark.queries.tasks", "numba", "pandas")
 
 
+@pytest.mark.classic("the session sets the daemon of its workers")
 def test_workers_have_what_they_need_when_they_are_forked(spark: Any) -> None:
     def look(batches: Iterator[Any]) -> Iterator[Any]:
         import os

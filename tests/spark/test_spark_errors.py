@@ -252,6 +252,7 @@ def test_a_batch_join_leaves_nothing_in_the_working_directory(spark, batch, othe
     assert list((tmp_path / "given").iterdir()) == []
 
 
+@pytest.mark.classic("foreachBatch runs on the server")
 def test_batch_joins_of_micro_batches_leave_no_files_behind(spark, other, tmp_path):
     """All batch joins of a process have one folder, in which those of earlier micro-batches are removed."""
     feed = Feed(tmp_path / "in", "x int")
@@ -306,6 +307,7 @@ def test_versions_are_compared():
         check_versions((("numba", "0.1"),))
 
 
+@pytest.mark.classic("the server of Spark Connect chooses the Python")
 def test_a_packed_python_that_the_driver_lacks(spark, monkeypatch, tmp_path):
     """Spark starts the workers' Python on the driver, too: named before a query fails inside Spark."""
     monkeypatch.setattr(spark.sparkContext, "pythonExec", "./env/bin/python")

@@ -236,8 +236,8 @@ def test_streams_without_watermarks_take_turns(spark, tmp_path):
     feeds, sink = (Feed(tmp_path / "left", SCHEMA), Feed(tmp_path / "right", RIGHT)), Sink(tmp_path)
     batches = fed(feeds, tuple(cut(rng, table, 3) for table in tables))
     left, right = (feed.read(spark) for feed in feeds)
-    query = handshake.join(left, right, case.on, window="3 tuples").writeStream.outputMode("update")
-    sink.run(SimpleNamespace(writeStream=query))  # of an inner join, updates are what is appended
+    joined = handshake.join(left, right, case.on, window="3 tuples")
+    sink.run(joined, "update")  # of an inner join, updates are what is appended
     arrivals, _, _ = arrivals_of(MICROSECONDS, case, batches, [None] * len(batches))
     assert sorted((row["n"], row["m"]) for row in sink.rows()) == sorted(expect(case, None, arrivals).pairs)
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 import handshake
 from handshake.errors import HandshakeError, InputError
+from handshake.metrics.watch import Watch
 
 pytest.importorskip("pyspark")
 
@@ -73,6 +74,17 @@ def test_figures_of_a_micro_batch() -> None:
 def test_micro_batches_without_tuples_say_nothing() -> None:
     assert list(joins_in(report(1))) == []
     assert list(joins_in({"batchId": 0})) == []
+
+
+def test_figures_in_the_form_of_spark_connect() -> None:
+    """Its reports have a row as values and schema."""
+    plain = busy(4)
+    seen = plain["observedMetrics"]["mine"]
+    fields = [{"name": name, "type": "long"} for name in seen]
+    row = {"values": list(seen.values()), "schema": {"type": "struct", "fields": fields}}
+    assert progress({**plain, "observedMetrics": {"mine": row}}) == progress(plain)
+    own = {"values": 3, "schema": 4}  # somebody's figures of these names
+    assert progress({**plain, "observedMetrics": {"mine": seen, "own": own}}) == progress(plain)
 
 
 def test_windows_that_do_not_look_at_time_have_no_lag() -> None:
@@ -191,6 +203,8 @@ def test_a_running_query(spark: Any, tmp_path: Path) -> None:
     assert sum(s.held for s in joins[-1].segments) == joins[-1].held_left + joins[-1].held_right > 0
     assert joins[-1].state_bytes > 0
     assert out.getvalue().count("windows") == len(joins)
+    (snapshot,) = Watch(query).snapshots()
+    assert (snapshot.name, snapshot.state, snapshot.results) == ("near ones", "ended", {"join": expected})
     wait_until(lambda: len(heard) >= len(joins), 60)
     spark.streams.removeListener(listener)
     assert heard == joins

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyspark
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -172,6 +173,56 @@ def check_pipelines(spark: Any, folder: Path) -> None:
     assert "l.t (watermark 1 second behind), r.t (watermark 1 second behind)" in text, text
 
 
+def check_foreach_batch(spark: Any, folder: Path) -> None:
+    """Run joins in and before `foreachBatch`, whose functions and actions run on the server's side."""
+    given, out = folder / "each-in", folder / "each-out"
+    rows = spark.range(6).selectExpr("CAST(id AS INT) AS n", "timestamp_seconds(id) AS t").coalesce(1)
+    rows.write.parquet(str(given))
+    stream = spark.readStream.schema("n int, t timestamp").parquet(str(given))
+    state = str(folder / "state")
+
+    def join(frame: Any, batch: int) -> None:
+        import handshake
+
+        near = handshake.join(frame, frame.select("n"), "l.n + 1 = r.n", state_dir=state)
+        near.write.mode("append").parquet(str(out / "batches"))
+
+    run_each(stream, join, folder / "each-1")
+    assert pairs(spark, out / "batches") == [(n, n + 1) for n in range(5)]
+    if pyspark.__version__.startswith("4.0."):
+        return
+
+    def write(frame: Any, batch: int) -> None:
+        frame.write.mode("append").parquet(str(out / "streams"))
+
+    marked = stream.withWatermark("t", "1 second")
+    options = {"window": "3 s", "name": "each"}
+    joined = handshake.join(marked, marked, "l.n = r.n", **options, state_dir=state)
+    with pytest.raises(StreamingQueryException, match="foreachBatch with Spark Connect is such a case"):
+        run_each(joined, write, folder / "each-2")
+    for step in range(2):
+        joined = handshake.join(marked, marked, "l.n + 1 = r.n", **options, state="store")
+        run_each(joined, write, folder / "each-3")
+        assert pairs(spark, out / "streams") == [(n, n + 1) for n in range(5 + 2 * step)]
+        more = rows.selectExpr("n + 6 AS n", "t + INTERVAL 6 SECONDS AS t").where("n < 8")
+        more.write.mode("append").parquet(str(given))
+    options["window"] = "2 s"
+    joined = handshake.join(marked, marked, "l.n + 1 = r.n", **options, state="store")
+    with pytest.raises(StreamingQueryException, match="of a join cannot change from"):
+        run_each(joined, write, folder / "each-3")
+
+
+def pairs(spark: Any, folder: Path) -> list[tuple[int, int]]:
+    """Return the results of joins of rows by their numbers."""
+    return sorted((row.n, row.n_right) for row in spark.read.parquet(str(folder)).collect())
+
+
+def run_each(frame: Any, write: Any, checkpoint: Path) -> None:
+    """Run a query with a function for its micro-batches."""
+    writer = frame.writeStream.foreachBatch(write).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(checkpoint)).start().awaitTermination()
+
+
 def check_refresh(spark: Any, folder: Path) -> None:
     """Join a stream with a batch DataFrame that is read in every period."""
     static = spark.createDataFrame([(3,), (12,)], "k int")
@@ -206,5 +257,6 @@ if __name__ == "__main__":
     check_queries(spark)
     check_streams(spark, folder)
     check_refresh(spark, folder)
+    check_foreach_batch(spark, folder)
     spark.stop()
     print("done")

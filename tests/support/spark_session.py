@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,24 +15,53 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from handshake.metrics.spark_progress import observed_figures
+from handshake.testing.steps import KeptBatches
+
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    "spark.sql.warehouse.dir": "/tmp/handshake-warehouse",
 }
+
+
+CONNECT = os.environ.get("HANDSHAKE_CONNECT")
+"""An address for Spark Connect: the tests of the fixture `spark` then run with a client session."""
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Start a session on two cores, which ends with the tests."""
     pytest.importorskip("pyspark")
+    folder = tmp_path_factory.mktemp("spark")
+    settings = {**SETTINGS, "spark.handshake.stateDir": str(folder / "state")}
+    if CONNECT:
+        yield from connect_session(CONNECT, settings)
+        return
     from handshake.engines.spark.cluster import start_cluster
 
-    folder = tmp_path_factory.mktemp("spark")
-    state = {"spark.handshake.stateDir": str(folder / "state"), "spark.local.dir": str(folder)}
-    with start_cluster("tests", cores=2, **SETTINGS, **state) as cluster:
+    places = {"spark.local.dir": str(folder), "spark.sql.warehouse.dir": "/tmp/handshake-warehouse"}
+    with start_cluster("tests", cores=2, **settings, **places) as cluster:
         yield cluster.session
+
+
+def connect_session(address: str, settings: dict[str, str]) -> Iterator[Any]:
+    """Start a client of Spark Connect, and with the address `local[2]` its server."""
+    from pyspark.sql import SparkSession
+
+    from handshake.engines.spark.java import prepare_environment
+
+    prepare_environment()
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)  # of the server's tasks
+    os.environ["SPARK_TESTING"] = "1"  # the server takes any free port; its fixed one may be in use
+    builder = SparkSession.builder.remote(address).config("spark.sql.session.timeZone", "UTC")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    yield session
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PySpark's thread of listeners ends with the connection, and warns
+        session.stop()
 
 
 def spark_columns(query: Any, stream: str) -> str:
@@ -77,10 +108,12 @@ class Sink:
     query: Any = None
     """The last query."""
 
-    def run(self, frame: Any) -> None:
+    def run(self, frame: Any, mode: str = "append") -> None:
         """Start the query from its checkpoint, let it take all that there is, and stop it."""
+        kept = KeptBatches(self.folder)
         self.query = query = (
-            frame.writeStream.foreachBatch(self._write)
+            kept.write(frame)
+            .outputMode(mode)
             .option("checkpointLocation", str(self.folder / "checkpoint"))
             .trigger(availableNow=True)
             .start()
@@ -90,9 +123,7 @@ class Sink:
             self.progress += [p.jsonValue if hasattr(p, "jsonValue") else p for p in query.recentProgress]
         finally:
             query.stop()
-
-    def _write(self, frame: Any, batch: int) -> None:
-        self.batches[batch] = frame.toArrow()
+            self.batches.update(kept.read())
 
     def rows(self) -> list[dict[str, Any]]:
         """Return all rows in the order of micro-batches."""
@@ -100,5 +131,5 @@ class Sink:
 
     def sums(self, name: str, figure: str) -> int:
         """Return the sum of a metric over all micro-batches."""
-        told = [p["observedMetrics"].get(name) for p in self.progress]
-        return sum(getattr(row, figure) or 0 for row in told if row is not None)
+        told = [observed_figures(report).get(name, {}) for report in self.progress]
+        return sum(figures.get(figure) or 0 for figures in told)

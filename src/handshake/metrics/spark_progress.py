@@ -11,7 +11,7 @@ from typing import Any
 from handshake.metrics.registry import names
 from handshake.metrics.snapshot import Part, Snapshot, StreamPart, uneven
 
-__all__ = ["StreamingWatch"]
+__all__ = ["StreamingWatch", "observed_figures"]
 
 _FIGURES = names("micro_batch")
 _COUNTERS = {
@@ -65,8 +65,7 @@ class StreamingWatch:
         sources = report.get("sources") or []
         for source, stream in zip(sources, _stream_names(sources), strict=True):
             self._rows[stream] += source.get("numInputRows") or 0
-        for name, observed in (report.get("observedMetrics") or {}).items():
-            figures = observed.asDict() if hasattr(observed, "asDict") else observed
+        for name, figures in observed_figures(report).items():
             if figures.keys() >= {*_FIGURES, "segments"}:
                 if figures["rows"] is not None:
                     self._joins.setdefault(name, _JoinSums()).add(figures)
@@ -144,6 +143,22 @@ class _JoinSums:
             )
         self.parts = tuple(self._segments[number] for number in sorted(self._segments))
         self.last = figures
+
+
+def observed_figures(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return what a micro-batch has observed, by name.
+
+    The figures are a row or a mapping. Spark Connect writes a row as its values and its schema.
+    """
+    return {name: _figures_of(each) for name, each in (report.get("observedMetrics") or {}).items()}
+
+
+def _figures_of(observed: Any) -> Mapping[str, Any]:
+    figures: Mapping[str, Any] = observed.asDict() if hasattr(observed, "asDict") else observed
+    if figures.keys() != {"schema", "values"} or not isinstance(figures["schema"], Mapping):
+        return figures
+    columns = [field["name"] for field in figures["schema"]["fields"]]
+    return dict(zip(columns, figures["values"], strict=True))
 
 
 def _plain_error(text: str) -> str:

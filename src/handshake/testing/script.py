@@ -17,6 +17,7 @@ from handshake.io.frames import conform, schema_of, table_of
 from handshake.joins.join import Join
 from handshake.joins.plan import JoinPlan
 from handshake.joins.spec import SIDES, common_unit
+from handshake.metrics.spark_progress import observed_figures
 from handshake.options import ENGINES
 from handshake.schema import UNITS, Schema
 from handshake.testing.assertions import as_table, assert_same_rows, row_counts
@@ -362,8 +363,8 @@ def _between_restarts(steps: Sequence[_Step]) -> Iterator[list[_Step] | None]:
 
 
 def _observed_late(progress: Iterable[Any], name: str) -> int:
-    reports = (report["observedMetrics"].get(name) for report in progress)
-    return sum(getattr(row, "late", 0) or 0 for row in reports if row is not None)
+    reports = (observed_figures(report).get(name, {}) for report in progress)
+    return sum(figures.get("late") or 0 for figures in reports)
 
 
 def _micro_batches(

@@ -16,7 +16,7 @@ from handshake.errors import InputError, suggest
 from handshake.io.frames import conform, table_of
 from handshake.testing.assertions import assert_same_rows
 
-__all__ = ["SparkSteps"]
+__all__ = ["KeptBatches", "SparkSteps"]
 
 _AGE = 100_000
 """Files begin to count this many seconds ago: Spark takes them in the order of their times."""
@@ -121,9 +121,9 @@ class SparkSteps:
             .parquet(str(self._folder / name))
             for name, schema in self._schemas.items()
         }
+        kept = KeptBatches(self._folder)
         query = (
-            self._build(**frames)
-            .writeStream.foreachBatch(self._keep)
+            kept.write(self._build(**frames))
             .option("checkpointLocation", str(self._folder / "checkpoint"))
             .trigger(availableNow=True)
             .start()
@@ -133,9 +133,43 @@ class SparkSteps:
             self.progress.update({report["batchId"]: report for report in query.recentProgress})
         finally:
             query.stop()
+            self.batches.update(kept.read())
+
+
+class KeptBatches:
+    """The results of a streaming query by the number of their micro-batch.
+
+    With Spark Connect, functions of `foreachBatch` run on the server's side, where this process does not see
+    what they keep. Tasks then write the rows to files.
+
+    Args:
+        folder: The folder with the query's `checkpoint`; the files go to `batches` next to it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._files, self._commits = folder / "batches", folder / "checkpoint" / "commits"
+        self._batches: dict[int, pa.Table] = {}
+
+    def write(self, frame: Any) -> Any:
+        """Return the writer of a stream whose rows are kept."""
+        if not spark_module("private").is_connect(frame.sparkSession):
+            return frame.writeStream.foreachBatch(self._keep)
+        self._files.mkdir(parents=True, exist_ok=True)
+        return spark_module("tables").keep_batches(frame, str(self._files)).writeStream.format("noop")
+
+    def read(self) -> dict[int, pa.Table]:
+        """Return the micro-batches that ran since the last call."""
+        found, self._batches = self._batches, {}
+        parts: dict[int, list[pa.Table]] = {}
+        for path in sorted(self._files.glob("*.arrow")):
+            number = int(path.name.partition("-")[0])
+            if (self._commits / str(number)).exists():
+                parts.setdefault(number, []).append(pa.ipc.open_file(path).read_all())
+            path.unlink()
+        return found | {number: pa.concat_tables(tables) for number, tables in parts.items()}
 
     def _keep(self, frame: Any, number: int) -> None:
-        self.batches[number] = frame.toArrow()
+        self._batches[number] = frame.toArrow()
 
 
 def _spark_schema(schema: Any) -> Any:

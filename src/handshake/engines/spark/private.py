@@ -19,6 +19,7 @@ __all__ = [
     "analysed_plan",
     "batch_number",
     "checkpoint_manager",
+    "connect_paths",
     "connect_relation",
     "elements",
     "has_class",
@@ -63,6 +64,15 @@ def connect_relation(frame: DataFrame) -> Any | None:
     """Return the message that describes a DataFrame of Spark Connect; None for a classic one."""
     plan = getattr(frame, "_plan", None)
     return None if plan is None else plan.to_proto(frame.sparkSession.client).root
+
+
+def connect_paths(message: Any) -> set[str]:
+    """Return the paths of the files that a message of Spark Connect reads."""
+    if message.DESCRIPTOR.name == "DataSource":
+        return set(message.paths)
+    values = (value for field, value in message.ListFields() if field.message_type is not None)
+    inner = (each for value in values for each in (value if hasattr(value, "__len__") else (value,)))
+    return set().union(*(connect_paths(each) for each in inner if hasattr(each, "DESCRIPTOR")))
 
 
 def is_java_column(condition: Column) -> bool:

@@ -14,6 +14,7 @@ from handshake.engines.spark.joins.tasks import FIGURES
 from handshake.errors import InputError
 from handshake.html import card
 from handshake.metrics.snapshot import uneven
+from handshake.metrics.spark_progress import observed_figures
 
 __all__ = ["JoinListener", "JoinProgress", "SegmentProgress", "joins_in", "progress"]
 
@@ -154,8 +155,7 @@ def joins_in(report: Any) -> Iterator[JoinProgress]:
         raise InputError(
             f"progress is read from a StreamingQuery or a StreamingQueryProgress, not {type(report).__name__}"
         )
-    for name, metrics in (found.get("observedMetrics") or {}).items():
-        figures = metrics.asDict() if hasattr(metrics, "asDict") else metrics
+    for name, figures in observed_figures(found).items():
         if figures.keys() >= {*FIGURES, "segments"} and figures["rows"] is not None:
             yield _join(name, figures, found)
 

@@ -5,6 +5,7 @@ Rows travel as files under a directory that every executor reaches, so they neve
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,9 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from handshake.engines.spark.cluster import Cluster, start_cluster
 from handshake.engines.spark.joins.frames import join_frames
+from handshake.engines.spark.joins.inputs import session_zone
 from handshake.engines.spark.joins.routing import describe_routing
+from handshake.engines.spark.private import batch_number
 from handshake.engines.spark.state.store import Store, open_store
-from handshake.engines.spark.types import from_spark_types, spark_schema, to_spark_types
+from handshake.engines.spark.types import arrow_type, from_spark_types, spark_schema, to_spark_types
 from handshake.joins.spec import SIDES
 from handshake.kinds import kind_of_join
 from handshake.plan.build import Expression
@@ -27,6 +30,7 @@ from handshake.plan.build import Expression
 __all__ = [
     "TableJoin",
     "describe_routing",
+    "keep_batches",
     "read_results",
     "start_cluster",
     "table_frame",
@@ -82,6 +86,30 @@ def _writer(root: str, folder: str) -> Callable[[Batches], Batches]:
             yield pa.RecordBatch.from_pydict({"name": [name]})
 
     return write_rows
+
+
+def keep_batches(frame: DataFrame, folder: str) -> DataFrame:
+    """Return a stream without rows, whose tasks write those of another stream to Arrow files.
+
+    A file is named by micro-batch and partition, so a repeated micro-batch replaces its files.
+    """
+    zone = session_zone(frame)
+    schema = pa.schema([(field.name, arrow_type(field.dataType, zone)) for field in frame.schema])
+    return frame.mapInArrow(_keeper(folder, schema), "rows bigint")
+
+
+def _keeper(folder: str, schema: pa.Schema) -> Callable[[Batches], Batches]:
+    def keep_rows(batches: Batches) -> Batches:
+        task: Any = TaskContext.get()
+        path = f"{folder}/{batch_number(task):06}-{task.partitionId():04}.arrow"
+        draft = f"{path}.{task.taskAttemptId()}"
+        with pa.OSFile(draft, "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for batch in batches:
+                writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+        os.replace(draft, path)
+        yield pa.RecordBatch.from_pydict({"rows": pa.array([], pa.int64())})
+
+    return keep_rows
 
 
 def _large_tables(batches: Batches) -> Iterator[pa.Table]:

@@ -14,7 +14,7 @@ from handshake.engines.spark.state.pack import PLACE, PackedChunk
 from handshake.joins.driver import add_columns
 from handshake.joins.spec import OTHER, OWN
 
-__all__ = ["NewChunk", "arrival_stamps"]
+__all__ = ["NewChunk", "arrival_stamps", "turn_stamps"]
 
 Array = np.ndarray[Any, Any]
 
@@ -59,18 +59,45 @@ class NewChunk:
         return slice(0, 0)
 
 
+def turn_stamps(
+    arrivals: Sequence[PackedChunk], places: Sequence[Array], arrived: Sequence[int]
+) -> list[tuple[Array, Array]]:
+    """Return the (own, other) counts of tuples without times: left and right take turns in source order.
+
+    They follow from the tuple's place and the number of tuples in each chunk, so a segment needs its own
+    tuples only.
+
+    Args:
+        arrivals: All chunks of the micro-batch, in source order.
+        places: The places of tuples of each chunk in their partition.
+        arrived: The number of tuples of each side before this micro-batch.
+    """
+    rows = dict.fromkeys(((a.side, a.partition) for a in arrivals), 0)
+    for arrival in arrivals:
+        rows[arrival.side, arrival.partition] += arrival.ref.rows
+    new = [sum(count for (side, _), count in rows.items() if side == each) for each in (0, 1)]
+    stamps = []
+    for arrival, place in zip(arrivals, places, strict=True):
+        side = arrival.side
+        earlier = [count for (s, p), count in rows.items() if s == side and p < arrival.partition]
+        rank = place.astype(np.int64) + sum(earlier)
+        # a left tuple comes before the right one of the same rank
+        stamps.append((arrived[side] + rank, arrived[1 - side] + np.minimum(rank + side, new[1 - side])))
+    return stamps
+
+
 def arrival_stamps(
-    sides: Sequence[int], times: Sequence[Array | None], places: Sequence[Array], admitted: Sequence[Array],
+    sides: Sequence[int], times: Sequence[Array], places: Sequence[Array], admitted: Sequence[Array],
     arrived: Sequence[int],
 ) -> list[tuple[Array, Array]]:  # fmt: skip
-    """Return the (own, other) counts of tuples, for windows that count tuples.
+    """Return the (own, other) counts of tuples with times, for windows that count tuples.
 
-    Tuples arrive by event time, ties left first, then in source order. Without a time column, left and right
-    take turns in source order. Every segment computes the same stamps from the same chunks.
+    Tuples arrive by event time, ties left first, then in source order. Every segment computes the same stamps
+    from all tuples of the micro-batch.
 
     Args:
         sides: The side of each chunk; chunks are in source order.
-        times: The times of each chunk's tuples, or None.
+        times: The times of each chunk's tuples.
         places: The places of each chunk's tuples in their partition.
         admitted: Masks of tuples that are not late; only they count.
         arrived: The number of tuples of each side before this micro-batch.
@@ -79,11 +106,8 @@ def arrival_stamps(
     side = np.asarray(sides, np.int64)[chunk] if len(chunk) else np.empty(0, np.int64)
     counts = _concatenate(admitted, np.bool_)
     source = np.lexsort((_concatenate(places, np.int64), chunk))
-    if any(t is None for t in times):
-        order = source[np.lexsort((side[source], _turn(side[source], counts[source])))]
-    else:
-        when = _concatenate([t for t in times if t is not None], np.int64)[source]
-        order = source[np.lexsort((side[source], when))]
+    when = _concatenate(times, np.int64)[source]
+    order = source[np.lexsort((side[source], when))]
     own, other = _count_both(side, counts, order, arrived)
     edges = np.cumsum([len(p) for p in places])[:-1]
     return list(zip(np.split(own, edges), np.split(other, edges), strict=True))
@@ -91,13 +115,6 @@ def arrival_stamps(
 
 def _concatenate(parts: Sequence[Array], dtype: Any) -> Array:
     return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype)
-
-
-def _turn(side: Array, counts: Array) -> Array:
-    """Return the rank of each tuple among those of its own side."""
-    left = np.cumsum((side == 0) & counts)
-    right = np.cumsum((side == 1) & counts)
-    return np.where(side == 0, left, right)
 
 
 def _count_both(side: Array, counts: Array, order: Array, arrived: Sequence[int]) -> tuple[Array, Array]:

@@ -16,7 +16,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from handshake.engines.spark.private import list_files_again
+from handshake.engines.spark.private import connect_paths, connect_relation, list_files_again
 from handshake.engines.spark.state.reached import ReachedStore
 from handshake.errors import UnsupportedError, WindowError
 from handshake.windows import Duration
@@ -97,7 +97,11 @@ class Refresher(StreamingQueryListener):
 
     def _work_alone(self, work: Callable[[], None]) -> None:
         with self._lock:
-            work()
+            try:
+                work()
+            except ValueError as error:  # of grpc: the session of Spark Connect is being stopped
+                if "Channel closed" not in str(error):
+                    raise
 
     def _pass(self, run: str, batch: int) -> None:
         self._forget(run, batch)
@@ -113,8 +117,15 @@ class Refresher(StreamingQueryListener):
             folders = self._store.names(self._folder)
             self._held.unpersist()
             self._held.persist()
+            self._list_for_connect()
             self._outdated.append(_Outdated(folders, self._running()))
         self._due = time.monotonic() + self._period
+
+    def _list_for_connect(self) -> None:
+        """Let a server of Spark Connect list files again, which it does for what it holds."""
+        relation = connect_relation(self._static)
+        for path in sorted(connect_paths(relation)) if relation is not None else ():
+            self._static.sparkSession.catalog.refreshByPath(path)
 
     def _running(self) -> dict[str, int]:
         """Return the last micro-batch of each query that may have been planned by now."""

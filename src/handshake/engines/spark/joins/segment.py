@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from handshake.engines.spark.joins.arrivals import NewChunk, arrival_stamps
+from handshake.engines.spark.joins.arrivals import NewChunk, arrival_stamps, turn_stamps
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.files import LateFiles, ResultFiles, SegmentFiles, WrittenFile
 from handshake.engines.spark.joins.result_time import Dating
@@ -246,9 +246,14 @@ class SegmentStep:
 
     def _ranges_to_read(self, arrival: PackedChunk) -> Ranges | None:
         """Return the ranges of a chunk's tuples that this segment reads; None for all of them."""
-        if self.spec.windows.counted:  # the stamps of a tuple depend on all tuples before it
+        if self.spec.windows.counted and not self._takes_turns:  # a stamp depends on the times of all tuples
             return None
         return [self._home(arrival), *self._visits(arrival)]
+
+    @property
+    def _takes_turns(self) -> bool:
+        """True if windows count tuples that have no times."""
+        return self.spec.windows.counted and any(side.time is None for side in self.spec.sides)
 
     def _not_late(self, arrival: PackedChunk, batch: pa.RecordBatch) -> Array | None:
         mark = self.manifest.watermark
@@ -259,6 +264,13 @@ class SegmentStep:
         return mask
 
     def _stamp(self, loaded: list[NewChunk]) -> None:
+        places = [integers(chunk.batch.column(PLACE)) for chunk in loaded]
+        if self._takes_turns:
+            stamps = turn_stamps(self.arrivals, places, self.manifest.arrived)
+            for chunk, mine in zip(loaded, stamps, strict=True):
+                chunk.counts, chunk.spare = mine, self._spare(chunk)
+                self.manifest.arrived[chunk.arrival.side] += chunk.arrival.ref.rows
+            return
         everyone = [
             np.ones(chunk.batch.num_rows, np.bool_) if chunk.admitted is None else chunk.admitted
             for chunk in loaded
@@ -266,7 +278,7 @@ class SegmentStep:
         counts = arrival_stamps(
             [chunk.arrival.side for chunk in loaded],
             [self._times(chunk) for chunk in loaded],
-            [integers(chunk.batch.column(PLACE)) for chunk in loaded],
+            places,
             everyone,
             self.manifest.arrived,
         )
@@ -274,9 +286,9 @@ class SegmentStep:
             chunk.counts, chunk.spare = mine, self._spare(chunk)
             self.manifest.arrived[chunk.arrival.side] += int(mask.sum())
 
-    def _times(self, chunk: NewChunk) -> Array | None:
+    def _times(self, chunk: NewChunk) -> Array:
         spec = self.spec.sides[chunk.arrival.side]
-        return None if spec.time is None else integers(stored_column(chunk.batch, spec, TIME))
+        return integers(stored_column(chunk.batch, spec, TIME))
 
     def _spare(self, chunk: NewChunk) -> tuple[str, ...]:
         """Return the names of time columns that only replace missing times; results do not need them."""

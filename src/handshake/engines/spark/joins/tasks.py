@@ -33,7 +33,7 @@ from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PackedChunk, pack, record_once
 from handshake.engines.spark.state.store import StateError, Store, open_store
 from handshake.engines.spark.workers import freeze_libraries
-from handshake.errors import HandshakeError
+from handshake.errors import HandshakeError, UnsupportedError
 from handshake.joins.basic_window import BasicWindow, seal
 from handshake.joins.spec import SIDES
 from handshake.metrics import names
@@ -117,12 +117,33 @@ def pack_task(definition: Definition, side: int, *, finite: bool) -> Callable[[B
 
 def _batch_folder(definition: Definition, task: TaskContext, finite: bool) -> str | None:
     """Return the folder of chunks that only one micro-batch reads; None for others."""
-    if query_id(task) is None:
+    if query_id(task) is None and (finite or definition.spread):
         return None
-    folder = f"{query_id(task)}/batch/{batch_number(task)}"
+    folder = f"{_query(definition, task)}/batch/{batch_number(task)}"
     if finite and not definition.spread:  # a join of batches in `foreachBatch`
         return f"{definition.scratch.rpartition('/')[0]}/{folder}"
     return folder if not finite or definition.refresh == 0 else None
+
+
+def _query(definition: Definition, task: TaskContext) -> str:
+    """Return the id of the streaming query, which names the files of a join."""
+    found = query_id(task)
+    files = (definition.root, definition.late_to, definition.results_to)
+    if found is None and any(files):
+        raise UnsupportedError(
+            "the files of a join of streams are named by query and micro-batch, and Spark does not say here "
+            'which they are; foreachBatch with Spark Connect is such a case: pass state="store" and neither '
+            "late_to nor results_to, write to a format of Spark's instead, or use a classic session"
+        )
+    return found or "query"
+
+
+def _run(task: TaskContext) -> str:
+    """Return the id of the query's run, or a new id if Spark does not give it.
+
+    A join checks in its first micro-batch of a run whether it has changed.
+    """
+    return run_id(task) or uuid.uuid4().hex
 
 
 def _remove_old_batches(store: Store, folder: str) -> None:
@@ -152,8 +173,8 @@ def packed_chunk(row: Any, definition: Definition) -> PackedChunk:
     counts = np.frombuffer(zlib.decompress(row["cells"]), "<i4")
     offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
     ref = ChunkRef(row["name"], row["rows"], row["bytes"], row["check"], 0)
-    edges = block_edges(offsets, ref.rows, definition.segments)
     given = (definition.left, definition.right)[row["side"]]
+    edges = block_edges(offsets, ref.rows, definition.segments, given)
     return PackedChunk(
         row["side"], row["partition"], row["part"], ref, offsets,
         row["oldest"], row["newest"], row["no_time"], row["unmatchable"],
@@ -193,7 +214,7 @@ class Segments:
         # the tuples of a segment that is no more belong to others, or will when the change takes place
         moved = self.kept is None and key not in self.definition.keys
         if moved or self._change(manifest) is not None:
-            store, batch, run = _store(self.definition), batch_number(_task()), run_id(_task())
+            store, batch, run = _store(self.definition), batch_number(_task()), _run(_task())
             postpone(self.definition, manifest, store, batch, self._folder(), run)
             if not moved:
                 self.handle.registerTimer(timer.getCurrentWatermarkInMs() + 1)
@@ -211,7 +232,7 @@ class Segments:
         step = SegmentStep(
             definition, segment, manifest, chunks, self._watermark(timer), self._chunks(),
             batch_number(task), self._folder(), now=timer.getCurrentProcessingTimeInMs(),
-            take_over=None if change is None else change.take_over, run=run_id(task),
+            take_over=None if change is None else change.take_over, run=_run(task),
         )  # fmt: skip
         blobs = blobs_of(step.results()) if definition.results_to is None else _file_rows(step)
         for blob in blobs:
@@ -228,12 +249,12 @@ class Segments:
         return self.kept or _store(self.definition)
 
     def _folder(self) -> str:
-        return f"{query_id(_task())}/{self.place}"
+        return f"{_query(self.definition, _task())}/{self.place}"
 
     def _change(self, held: Manifest | None) -> Change | None:
         store, task = self._chunks(), _task()
         return prepare_change(
-            self.definition, self._folder(), store, batch_number(task), held, run_id(task)
+            self.definition, self._folder(), store, batch_number(task), held, _run(task)
         )  # fmt: skip
 
     def _set_timer(self, step: SegmentStep, timer: TimerValues) -> None:

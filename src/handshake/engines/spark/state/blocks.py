@@ -29,8 +29,8 @@ Ranges = list[tuple[int, int]]
 _CHECK = struct.Struct("<I")
 _PER_SHARE = 8
 """Blocks per fair share of a segment. A segment reads at most one block too much, at the ends of a range."""
-_LEAST_ROWS = 4
-"""Rows of a block, at least: its checksum takes four bytes."""
+_LEAST_STREAM_ROWS = 4
+"""Rows of a block that is an Arrow stream, at least: its header takes hundreds of bytes."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +94,16 @@ class Layout:
         return cls(schema, rows, _edges(sizes), has_nulls)
 
 
-def block_edges(offsets: Array, rows: int, segments: int) -> Array:
+def block_edges(offsets: Array, rows: int, segments: int, schema: pa.Schema) -> Array:
     """Return the first row of each block, and the end.
 
     Args:
         offsets: The first row of each cell, and the end.
         rows: The number of rows.
         segments: The number of segments that share the rows.
+        schema: The columns of the input.
     """
-    least = max(rows // (_PER_SHARE * segments), _LEAST_ROWS)
+    least = max(rows // (_PER_SHARE * segments), 1 if _is_plain(schema) else _LEAST_STREAM_ROWS)
     edges = offsets[1:-1]
     _, first = np.unique(edges // least, return_index=True)
     return np.unique(np.concatenate([[0], edges[first], [rows]])).astype(np.int64)
@@ -178,8 +179,12 @@ def _edges(sizes: Any) -> Array:
 
 @lru_cache(maxsize=256)
 def _codec(schema: pa.Schema) -> _RowCodec | _StreamCodec:
-    plain = all(_is_fixed(f.type) or _is_text(f.type) or pa.types.is_boolean(f.type) for f in schema)
-    return _RowCodec(schema) if plain and len(schema) else _StreamCodec(schema)
+    return _RowCodec(schema) if _is_plain(schema) else _StreamCodec(schema)
+
+
+def _is_plain(schema: pa.Schema) -> bool:
+    kinds = [field.type for field in schema]
+    return bool(kinds) and all(_is_fixed(k) or _is_text(k) or pa.types.is_boolean(k) for k in kinds)
 
 
 def _is_fixed(kind: pa.DataType) -> bool:

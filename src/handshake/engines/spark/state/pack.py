@@ -219,7 +219,7 @@ def _pack_piece(
     # a chunk without a file has the same name, and so the same checksum, in all attempts
     attempt = "inline" if store is None else uuid.uuid4().hex
     name = f"{folder}/{SIDES[side]}-{at[0]}-{at[1]}"
-    ref, layout, inline = _write(definition, store, f"{name}-{attempt}.chunk", kept, offsets)
+    ref, layout, inline = _write(definition, side, store, f"{name}-{attempt}.chunk", kept, offsets)
     oldest, newest = (int(times.min()), int(times.max())) if times is not None and len(times) else (0, 0)
     yield PackedChunk(side, *at, ref, offsets, oldest, newest, no_time, unmatchable, layout, inline)
     preserved = definition.kind.preserved[side]
@@ -229,17 +229,18 @@ def _pack_piece(
         for number, batch in enumerate(lone):
             none = np.zeros_like(offsets)
             ref, layout, inline = _write(
-                definition, store, f"{name}-lone{number}-{attempt}.chunk", batch, none
+                definition, side, store, f"{name}-lone{number}-{attempt}.chunk", batch, none
             )
             yield PackedChunk(side, *at, ref, none, oldest, newest, 0, 0, layout, inline)
 
 
 def _write(
-    definition: Definition, store: Chunks | None, name: str, batch: pa.RecordBatch, offsets: Array
+    definition: Definition, side: int, store: Chunks | None, name: str, batch: pa.RecordBatch, offsets: Array
 ) -> tuple[ChunkRef, Layout, bytes | None]:
     """Write a chunk, or return its bytes if it is small."""
-    rows = batch.num_rows
-    data, layout, check = encode_blocks(name, batch, block_edges(offsets, rows, definition.segments))
+    rows, given = batch.num_rows, (definition.left, definition.right)[side]
+    edges = block_edges(offsets, rows, definition.segments, given)
+    data, layout, check = encode_blocks(name, batch, edges)
     ref = ChunkRef(name, rows, len(data), check, 0)
     if store is None or len(data) < definition.tuning.inline_bytes:
         return ref, layout, data

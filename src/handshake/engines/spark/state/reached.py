@@ -16,9 +16,10 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from handshake.engines.spark.failures import join_error
+from handshake.engines.spark.failures import reason
 from handshake.engines.spark.private import NO_ANALYSIS, is_connect
 from handshake.engines.spark.state.store import Store, open_store
+from handshake.errors import HandshakeError
 
 __all__ = ["ReachedStore"]
 
@@ -74,7 +75,7 @@ class ReachedStore:
             return [str(name) for (name,) in found.collect()]
         except PySparkException as error:
             if NO_ANALYSIS not in str(error):
-                raise join_error(error) from error
+                raise HandshakeError(reason(error)) from error
             return work(open_store(self._root))  # a pipeline's query function runs nothing, and is local
 
 
