@@ -31,7 +31,9 @@ BACKENDS = {
     "demo": ("local", "spark"),
 }
 COMMON = {
-    "run": {"query", "input", "output", "backend", "bad", "strict", "cores", "metrics", "live", "live_at"},
+    "run": {
+        "query", "input", "output", "backend", "bad", "strict", "cores", "metrics", "why", "live", "live_at",
+    },
     "join": {
         "left", "right", "on", "window", "left_window", "right_window", "time", "left_time", "right_time",
         "backend", "cores", "how", "output", "metrics", "explain", "live", "live_at",
