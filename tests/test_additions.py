@@ -15,9 +15,10 @@ from cli_runs import run_here
 from handshake.io import files
 from handshake.io.formats import FileFormat
 from handshake.joins.access import ACCESS_METHODS, AccessMethod
-from handshake.joins.arrangements.arrangement import Entry
+from handshake.joins.arrangements.arrangement import Entry, Planned
 from handshake.joins.arrangements.registry import ARRANGEMENTS
 from handshake.joins.arrangements.three_step import ThreeStep
+from handshake.joins.driver import OnLate
 from handshake.options import OPTIONS
 from handshake.plan.algebra import Node, Output
 from handshake.plan.functions.registry import FUNCTIONS, WHOLE, Function, takes
@@ -61,7 +62,10 @@ def test_an_arrangement(monkeypatch: pytest.MonkeyPatch) -> None:
     class Mine(ThreeStep):
         name = "mine"
 
-    mine = Entry("mine", "one core", lambda plan: Mine(plan.spec, plan.lateness), threads=False)
+    def build(plan: Planned, on_late: OnLate | None) -> Mine:
+        return Mine(plan.spec, plan.lateness, on_late)
+
+    mine = Entry("mine", "one core", build, threads=False)
     monkeypatch.setitem(ARRANGEMENTS, "mine", mine)
     add_choice(monkeypatch, "algorithm", "mine")
     assert "algorithm   mine, cores: 1" in check_join(algorithm="mine")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -12,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import handshake as hs
-import handshake.joins.waiting as waiting
 from asof_streams import CONDITIONS, DIRECTIONS, SECOND, make_stream, pairs, predicate_of, seconds
+from handshake.joins.tuning import TUNING, Tuning
 from handshake.joins.waiting import TimedRows
 from handshake.testing.oracle import Advance, rows
 from oracle_steps import asof_steps
@@ -64,8 +65,11 @@ class Pushes:
         self.found.append(pairs(batches))
 
 
-def check(seed: int, sizes: tuple[int, int], on: str | None, by: str | None, how: str, **options) -> None:
-    pushes = Pushes(seed, sizes, on=on, by=by, how=how, **options)
+def check(
+    seed: int, sizes: tuple[int, int], on: str | None, by: str | None, how: str, tuning: Tuning = TUNING,
+    **options,
+) -> None:  # fmt: skip
+    pushes = Pushes(seed, sizes, on=on, by=by, how=how, tuning=tuning, **options)
     pushes.run()
     left, right = pushes.tables
     want, late = asof_steps(
@@ -93,21 +97,18 @@ OPTIONS = {
 }
 
 
-@pytest.fixture(params=["as shipped", "small runs"])
-def runs(request, monkeypatch):
-    """Let right rows be reduced often, and runs be merged or not."""
-    if request.param == "small runs":
-        monkeypatch.setattr(waiting, "_FEW", 0)
-        monkeypatch.setattr(waiting, "_MERGED", 4)
+SMALL = replace(TUNING, reduced_from=0, merged_run=4)
+"""Right rows are reduced often, and runs are merged or not."""
 
 
+@pytest.mark.parametrize("tuning", [TUNING, SMALL], ids=["as shipped", "small runs"])
 @settings(EXAMPLES, max_examples=12)
 @given(**OPTIONS)
-def test_every_direction_agrees_with_the_oracle(runs, seed, sizes, exact, how, tolerance):
+def test_every_direction_agrees_with_the_oracle(tuning, seed, sizes, exact, how, tolerance):
     for direction in DIRECTIONS:
         for by in (None, "k"):
             options = {"direction": direction, "allow_exact_matches": exact, "tolerance": tolerance}
-            check(seed, sizes, None, by, how, **options)
+            check(seed, sizes, None, by, how, tuning, **options)
 
 
 @settings(EXAMPLES, max_examples=3)
@@ -146,7 +147,7 @@ def test_right_rows_that_later_ones_replace_are_dropped():
         join.push_left(batch)
     held = join.metrics()
     assert (held.left_window_rows, held.pending) == (1, 1)
-    assert held.right_window_rows <= waiting._FEW + 100
+    assert held.right_window_rows <= TUNING.reduced_from + 100
     assert held.expired + held.right_window_rows == 50_000
     join.close()
 

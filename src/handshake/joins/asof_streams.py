@@ -12,6 +12,7 @@ from handshake.joins.late import LateTo
 from handshake.joins.lengths import Length
 from handshake.joins.plan import lateness_of, predicate_of
 from handshake.joins.spec import join_spec
+from handshake.joins.tuning import TUNING, Tuning
 from handshake.joins.waiting import WaitingJoin, WaitingPlan
 from handshake.joins.why.answer import Why
 from handshake.joins.why.asof import explain_waiting_asof
@@ -21,11 +22,11 @@ from handshake.plan.build import Expression
 __all__ = ["AsOfJoin", "plan_asof"]
 
 
-def plan_asof(join: AsOf, lateness: Length | None = None) -> WaitingPlan:
+def plan_asof(join: AsOf, lateness: Length | None = None, tuning: Tuning = TUNING) -> WaitingPlan:
     """Plan an as-of join of streams."""
     spec = join_spec(
         join.left, join.right, join.condition(), join.held_windows(), times=join.bound.times,
-        suffix=join.suffix, aliases=join.aliases, kind=join.kind,
+        suffix=join.suffix, aliases=join.aliases, tuning=tuning, kind=join.kind,
     )  # fmt: skip
     return WaitingPlan(spec, lateness_of(lateness, spec.unit), "waiting", 1, best=join)
 
@@ -54,6 +55,7 @@ class AsOfJoin(TwoStreamPush[WaitingPlan]):
         aliases: Other names for `l` and `r` in the condition.
         cores: The number of cores for joins with a condition; all by default.
         late_to: A function or a folder that gets late rows, as in `Join`.
+        tuning: Thresholds, for tests and measurements.
 
     Raises:
         WindowError: There is no tolerance, or a time column is not named.
@@ -76,7 +78,7 @@ class AsOfJoin(TwoStreamPush[WaitingPlan]):
         time: str | None = None, left_time: str | None = None, right_time: str | None = None,
         direction: str = "backward", allow_exact_matches: bool = True, how: str = "left",
         lateness: Length | None = None, suffix: str = "_right", aliases: tuple[str, str] | None = None,
-        cores: int | None = None, late_to: LateTo | None = None,
+        cores: int | None = None, late_to: LateTo | None = None, tuning: Tuning = TUNING,
     ) -> None:  # fmt: skip
         join = AsOf(
             schema_of(left, "left"), schema_of(right, "right"), None if on is None else predicate_of(on), by,
@@ -84,7 +86,7 @@ class AsOfJoin(TwoStreamPush[WaitingPlan]):
             aliases, cores,
         )  # fmt: skip
         self._request = join
-        super().__init__(plan_asof(join, lateness), None, late_to)
+        super().__init__(plan_asof(join, lateness, tuning), None, late_to)
 
     def why(self, left_row: Any, right_row: Any) -> Why:
         """Explain why a left row takes a right row as its best match so far, or takes another one.

@@ -120,11 +120,13 @@ class StreamDriver(ABC):
         unit: The unit that times are counted in.
         lateness: How far rows may be behind the watermark, in that unit. None if the caller has dropped late
             rows before: only `advance` moves the watermark then.
+        on_late: Called with late rows, and with rows that are dropped without a time.
     """
 
     def __init__(
-        self, streams: Sequence[StreamLike], windows: Windows, unit: str, lateness: int | None = 0
-    ) -> None:
+        self, streams: Sequence[StreamLike], windows: Windows, unit: str, lateness: int | None = 0,
+        on_late: OnLate | None = None,
+    ) -> None:  # fmt: skip
         many = len(streams)
         self._streams, self._unit, self.lateness = streams, unit, lateness
         self._rules = windows.rules(unit)
@@ -132,8 +134,7 @@ class StreamDriver(ABC):
         self.counts = [Counts() for _ in streams]
         self.newest: list[int | None] = [None] * many
         """The newest time of each stream."""
-        self.on_late: OnLate | None = None
-        """Called with late rows, and with rows that are dropped without a time, if set."""
+        self._on_late = on_late
         self.arrived = [0] * many
         self.met = [[0] * many for _ in streams]
         """`met[j][k]`: the least count of stream k that a row of stream j to come can be stamped with."""
@@ -175,17 +176,17 @@ class StreamDriver(ABC):
         mark = self._mark_each(k, times)
         if mark is not None and (late := is_late(times, mark)).any():
             counts.late += int(late.sum())
-            if self.on_late is not None:  # differences of 64-bit times fit unsigned words
+            if self._on_late is not None:  # differences of 64-bit times fit unsigned words
                 lag = mark[late].view(np.uint64) - times[late].view(np.uint64)
-                self.on_late(k, batch.filter(pa.array(late)), lag)
+                self._on_late(k, batch.filter(pa.array(late)), lag)
             batch, times, seen = _filter(batch, times, seen, ~late)
         return batch, times, seen
 
     def _drop_timeless(self, k: int, batch: pa.RecordBatch, timeless: Array) -> None:
         """Count the rows of a batch that have no time, and pass them on."""
         self.counts[k].no_time += int(timeless.sum())
-        if self.on_late is not None and timeless.any():
-            self.on_late(k, batch.filter(pa.array(timeless)), None)
+        if self._on_late is not None and timeless.any():
+            self._on_late(k, batch.filter(pa.array(timeless)), None)
 
     def _mark_each(self, k: int, times: Array) -> Array | None:
         """Return the watermark at the arrival of each row; None if it has passed none of them."""
@@ -243,8 +244,8 @@ class StreamDriver(ABC):
 class Driver(StreamDriver):
     """The driver of the two sides of a `JoinSpec`; rows also get the columns that kernels read."""
 
-    def __init__(self, spec: JoinSpec, lateness: int | None = 0) -> None:
-        super().__init__(spec.sides, spec.windows, spec.unit, lateness)
+    def __init__(self, spec: JoinSpec, lateness: int | None = 0, on_late: OnLate | None = None) -> None:
+        super().__init__(spec.sides, spec.windows, spec.unit, lateness, on_late)
         self.spec = spec
         kind = spec.kind
         self.tracked = tuple(Tracked(kind.preserved[side]) if kind.tracked[side] else None for side in (0, 1))

@@ -78,11 +78,8 @@ class PushJoin(Generic[PlanT]):
         self.listeners: list[Callable[[pa.RecordBatch], object]] = []
         """Called as `on_results` is; the live page adds its own."""
         self._ordering = plan.ordering()
-        late = None if late_to is None else LateRows(late_to, self._late_streams())
-        self._late = late
-        self._joined: RunningJoin = plan.start()
-        if late is not None:
-            self._joined.driver.on_late = late.add
+        self._late = None if late_to is None else LateRows(late_to, self._late_streams())
+        self._joined: RunningJoin = plan.start(None if self._late is None else self._late.add)
         engine: RunningJoin | Gate = self._joined
         if plan.overload == "shed":
             engine = plan.gate(on_shed, self._joined)

@@ -26,6 +26,7 @@ from handshake.joins.arrangements.registry import (
     cores_of,
     cpus_of,
 )
+from handshake.joins.driver import OnLate
 from handshake.joins.gate import ROOM, Gate, OnShed
 from handshake.joins.lengths import Length, length_of
 from handshake.joins.multiway.mjoin import MJoin
@@ -101,8 +102,12 @@ class PlannedJoin(ABC, Generic[SpecT]):
         return False
 
     @abstractmethod
-    def start(self) -> RunningJoin:
-        """Start the join cores."""
+    def start(self, on_late: OnLate | None = None) -> RunningJoin:
+        """Start the join cores.
+
+        Args:
+            on_late: Called with late rows, and with rows that are dropped without a time.
+        """
 
     def gate(self, on_shed: OnShed | None = None, engine: RunningJoin | None = None) -> Gate:
         """Return a running join behind a queue, so that callers do not wait for the join."""
@@ -153,9 +158,9 @@ class JoinPlan(PlannedJoin[JoinSpec]):
         """True if rows without a match are results."""
         return self.spec.kind.preserves
 
-    def start(self) -> Arrangement:
-        """Arrange the join cores and start them."""
-        return ARRANGEMENTS["gpu" if self.device == "gpu" else self.algorithm].build(self)
+    def start(self, on_late: OnLate | None = None) -> Arrangement:
+        """Arrange the join cores and start them; see `PlannedJoin.start`."""
+        return ARRANGEMENTS["gpu" if self.device == "gpu" else self.algorithm].build(self, on_late)
 
     @property
     def method(self) -> str:
@@ -205,9 +210,9 @@ class MultiPlan(PlannedJoin[ManySpec]):
     def _make_ordering(self) -> InOrder:
         return InOrder(self.spec.streams, self.spec.windows, self.spec.unit)
 
-    def start(self) -> MJoin:
-        """Start the join cores."""
-        return MJoin(self.spec, self.lateness, self.cores, self.cpus, self.adapt)
+    def start(self, on_late: OnLate | None = None) -> MJoin:
+        """Start the join cores; see `PlannedJoin.start`."""
+        return MJoin(self.spec, self.lateness, self.cores, self.cpus, self.adapt, on_late=on_late)
 
     def explain(self) -> str:
         """Describe the plan as it begins; join orders follow the streams later."""

@@ -340,9 +340,7 @@ class Replay(TableReplay[JoinPlan]):
         return explain_pair(spec, conform_pair(spec, left_row, right_row))
 
     def _start(self) -> RunningJoin:
-        engine = super()._start()
-        engine.driver.on_late = self._on_late
-        return engine
+        return self.plan.start(self._on_late)
 
     def _run(self) -> Iterator[pa.RecordBatch]:
         if self._pace is None and self.plan.runs_as == "unbounded":

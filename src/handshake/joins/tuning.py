@@ -74,8 +74,12 @@ class Tuning:
     """Batches between two moves of the cuts between segments, at least."""
     uneven: float = 1.2
     """Cuts move if a segment gets more than this multiple of its fair share."""
+
+    # As-of joins.
     reduced_from: int = 1 << 12
-    """Right tuples of as-of joins that are not worth reducing to the last one of each key."""
+    """Right tuples that are not worth reducing to the last one of each key."""
+    merged_run: int = 1 << 16
+    """Rows of a run that small runs are merged into, at most."""
 
     # Results and replays.
     coalesced_rows: int = 1 << 15

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from handshake.errors import UnsupportedError
 from handshake.joins.arrangements.arrangement import RunningJoin
-from handshake.joins.driver import Driver, Seen, Tracked, stored_column
+from handshake.joins.driver import Driver, OnLate, Seen, Tracked, stored_column
 from handshake.joins.latency import Latencies
 from handshake.joins.matches import lone_rows
 from handshake.joins.metrics import (
@@ -31,6 +31,7 @@ from handshake.joins.metrics import (
 )
 from handshake.joins.plan import PlannedJoin
 from handshake.joins.spec import ROW, TIME, JoinSpec
+from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.columns import integers
 from handshake.kinds import JoinKind
 from handshake.schema import UNITS, concat_batches
@@ -53,11 +54,6 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 _LEAST, _MOST = -(2**63), 2**63 - 1
-_MERGED = 1 << 16
-"""Rows of a run that small runs are merged into, at most."""
-_FEW = 1 << 12
-"""Right rows that are not worth reducing."""
-
 
 EdgeRows = Callable[[pa.RecordBatch, bool], Array | None]
 """Returns the numbers of the right rows that count for left rows before (True) or after all; None for all."""
@@ -148,8 +144,12 @@ class _Run:
 class TimedRows:
     """Rows of a stream in a few runs: each in the order of time, together in the order of arrival."""
 
-    def __init__(self) -> None:
+    # states of queries that earlier releases wrote have no values of their own
+    _merged_run, _reduced_from = TUNING.merged_run, TUNING.reduced_from
+
+    def __init__(self, tuning: Tuning = TUNING) -> None:
         self.runs: list[_Run] = []
+        self._merged_run, self._reduced_from = tuning.merged_run, tuning.reduced_from
 
     @property
     def rows(self) -> int:
@@ -165,9 +165,13 @@ class TimedRows:
         """Add rows and their times."""
         if len(times):
             self.runs.append(_in_order(batch, times))
-            while len(self.runs) > 1 and _are_small(*self.runs[-2:]):
+            while len(self.runs) > 1 and self._are_small(*self.runs[-2:]):
                 last = self.runs.pop()
                 self.runs[-1] = _merge([self.runs[-1], last])
+
+    def _are_small(self, first: _Run, second: _Run) -> bool:
+        sizes = len(first.times), len(second.times)
+        return sizes[0] < 2 * sizes[1] and sum(sizes) <= self._merged_run
 
     def put_first(self, batch: pa.RecordBatch, times: Array) -> None:
         """Put rows in the order of time before all others."""
@@ -203,7 +207,7 @@ class TimedRows:
         """
         parts = []
         for run in self.runs:
-            if after < run.times[0] <= last and len(run.times) > _FEW:
+            if after < run.times[0] <= last and len(run.times) > self._reduced_from:
                 if run.firsts is None:
                     run.firsts = firsts(run.batch)
                 parts.append(run.firsts)
@@ -215,8 +219,10 @@ class TimedRows:
 class Candidates:
     """The right rows that left rows can still find."""
 
-    def __init__(self) -> None:
-        self.rows = TimedRows()
+    _reduced_from = TUNING.reduced_from
+
+    def __init__(self, tuning: Tuning = TUNING) -> None:
+        self.rows, self._reduced_from = TimedRows(tuning), tuning.reduced_from
         self._reduced = 0
         """Rows that were left after the last reduction."""
 
@@ -246,7 +252,7 @@ class Candidates:
         """
         expired = self.rows.take_before(first - back)
         gone = 0 if expired is None else len(expired.times)
-        if self.rows.count_before(first) <= max(2 * self._reduced, _FEW):
+        if self.rows.count_before(first) <= max(2 * self._reduced, self._reduced_from):
             return gone
         taken = self.rows.take_before(first)
         assert taken is not None
@@ -272,11 +278,6 @@ def _merge(runs: list[_Run]) -> _Run:
     if len(runs) == 1:
         return runs[0]
     return _in_order(concat_batches([run.batch for run in runs]), np.concatenate([run.times for run in runs]))
-
-
-def _are_small(first: _Run, second: _Run) -> bool:
-    sizes = len(first.times), len(second.times)
-    return sizes[0] < 2 * sizes[1] and sum(sizes) <= _MERGED
 
 
 class Joined(NamedTuple):
@@ -316,11 +317,12 @@ class WaitingJoin(RunningJoin):
     spec: JoinSpec
     best: BestMatch
     lateness: int = 0
+    on_late: OnLate | None = None
 
     def __post_init__(self) -> None:
-        self.driver: Driver = Driver(self.spec, self.lateness)
+        self.driver: Driver = Driver(self.spec, self.lateness, self.on_late)
         self.latencies, self.watch = Latencies(1), Stopwatch()
-        self._left, self._right = TimedRows(), Candidates()
+        self._left, self._right = TimedRows(self.spec.tuning), Candidates(self.spec.tuning)
         self._found = self._expired = self._batches = 0
 
     def _push(
@@ -424,10 +426,10 @@ class WaitingPlan(PlannedJoin[JoinSpec]):
         """True: left rows that wait are results to come."""
         return True
 
-    def start(self) -> WaitingJoin:
+    def start(self, on_late: OnLate | None = None) -> WaitingJoin:
         """Start a join without rows, in the caller's thread."""
         assert self.best is not None
-        return WaitingJoin(self.spec, self.best, self.lateness or 0)
+        return WaitingJoin(self.spec, self.best, self.lateness or 0, on_late)
 
     def explain(self) -> str:
         """Describe the plan."""

@@ -120,7 +120,14 @@ class Query(Closing):
         merges = any(isinstance(node, (Union, WindowJoin)) for node in nodes)
         self._needs = Needs(merges or any(isinstance(node, Windowing) for node in nodes), merges)
         self._now, self._cores = now, cores
-        self._sources = {s.name: SourceOperator(s, self._needs, now) for s in self.plan.inputs}
+        inputs = self.plan.inputs
+        streams = [LateStream(s.name, arrow_schema(s), s.clock.unit) for s in inputs]
+        self._late = None if late_to is None else LateRows(late_to, streams)
+        passed = [None if self._late is None else partial(self._late.add, k) for k in range(len(inputs))]
+        self._sources = {
+            s.name: SourceOperator(s, self._needs, now, on_late)
+            for s, on_late in zip(inputs, passed, strict=True)
+        }
         self._carriers = {s.demux.stream for s in self.plan.inputs if s.demux is not None}
         self._steps: list[_Step] = []
         known: dict[str, int] = {}
@@ -133,17 +140,6 @@ class Query(Closing):
         """Called as `on_results` is; the live page adds its own."""
         self._place, self._ended = 0, False
         self._results, self._unknown = {output.name: 0 for output in self.plan.outputs}, 0
-        self._late = None if late_to is None else self._keep_late(late_to)
-
-    def _keep_late(self, late_to: LateTo) -> LateRows:
-        """Let inputs pass on rows that are behind their clocks, and rows without a time."""
-        operators = list(self._sources.values())
-        late = LateRows(
-            late_to, [LateStream(o.source.name, o.schema, o.source.clock.unit) for o in operators]
-        )
-        for k, operator in enumerate(operators):
-            operator.on_late = partial(late.add, k)
-        return late
 
     def _build(self, node: Node, known: dict[str, int]) -> int:
         """Build operators from the inputs up, each plan once; return the number of the node's step."""

@@ -18,6 +18,8 @@ from handshake.schema import UNITS
 from handshake.windows import is_late
 
 NowNanoseconds = Callable[[], int]
+OnLate = Callable[[pa.RecordBatch, Array | None], None]
+"""A function of rows that are older than the clock, and by how much; None for rows without a time."""
 
 
 @dataclass(frozen=True)
@@ -93,15 +95,16 @@ def instants_in(plan: Plan, source: Source, table: pa.Table | pa.RecordBatch) ->
 class SourceOperator:
     """An input: stamps its rows."""
 
-    def __init__(self, source: Source, needs: Needs, now: NowNanoseconds) -> None:
+    def __init__(
+        self, source: Source, needs: Needs, now: NowNanoseconds, on_late: OnLate | None = None
+    ) -> None:
         self.source, self._needs, self._now = source, needs, now
         self.schema = arrow_schema(source)
         self._columns = list(enumerate(self.schema.names))
         self._behind = source.lateness // UNITS[source.clock.unit]
         self._clock = BEGINNING
         self.rows = 0
-        self.on_late: Callable[[pa.RecordBatch, Array | None], None] | None = None
-        """Called with rows that are older than the clock, and by how much; None for rows without a time."""
+        self.on_late = on_late
 
     def read_only(self, names: frozenset[str]) -> None:
         """Pass on no columns but these, since no operator reads others."""

@@ -19,7 +19,7 @@ from handshake.joins.arrangements.channels import Monitor
 from handshake.joins.arrangements.crew import Clock, Crew
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
-from handshake.joins.driver import Driver, Seen, StreamDriver
+from handshake.joins.driver import Driver, OnLate, Seen, StreamDriver
 from handshake.joins.latency import Latencies, together
 from handshake.joins.matches import Finals
 from handshake.joins.metrics import Metrics, Stopwatch, with_matches
@@ -292,7 +292,8 @@ class Entry:
 
     name: str
     help: str
-    build: Callable[[Planned], Arrangement]
+    build: Callable[[Planned, OnLate | None], Arrangement]
+    """Starts the join cores of a plan; its driver passes late rows to the function."""
     threads: bool = True
     """Whether it has threads of its own; otherwise it has one core, which is not pinned."""
     adapts: bool = False

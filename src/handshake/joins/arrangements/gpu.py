@@ -8,6 +8,7 @@ from typing import ClassVar
 from handshake.joins.arrangements.arrangement import Arrangement, Entry, Planned
 from handshake.joins.arrangements.three_step import ThreeStep
 from handshake.joins.core import JoinCore
+from handshake.joins.driver import OnLate
 
 __all__ = ["GPU", "OnGpu"]
 
@@ -31,8 +32,8 @@ class OnGpu(ThreeStep):
         self._device_core.close()
 
 
-def _build(plan: Planned) -> Arrangement:
-    return OnGpu(plan.spec, plan.lateness)
+def _build(plan: Planned, on_late: OnLate | None) -> Arrangement:
+    return OnGpu(plan.spec, plan.lateness, on_late)
 
 
 GPU = Entry("gpu", "a GPU: windows are held and searched there", _build, threads=False)

@@ -12,7 +12,7 @@ from handshake.errors import core_error
 from handshake.joins.arrangements.arrangement import Arrangement, Entry, Task
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
-from handshake.joins.driver import Driver, Seen
+from handshake.joins.driver import Driver, OnLate, Seen
 from handshake.joins.latency import Latencies
 from handshake.joins.metrics import Metrics, Stopwatch, collect_metrics, with_latency, with_matches
 from handshake.joins.pieces import pieces
@@ -27,13 +27,14 @@ class ThreeStep(Arrangement):
 
     spec: JoinSpec
     lateness: int | None = 0
+    on_late: OnLate | None = None
     core: JoinCore = field(init=False)
     driver: Driver = field(init=False)
     expired: int = 0
     name: ClassVar[str] = "three_step"
 
     def __post_init__(self) -> None:
-        self.driver = Driver(self.spec, self.lateness)
+        self.driver = Driver(self.spec, self.lateness, self.on_late)
         self.core = self._make_core()
         self.latencies, self.watch = Latencies(1), Stopwatch()
 
@@ -97,6 +98,6 @@ class ThreeStep(Arrangement):
 THREE_STEP = Entry(
     "three_step",
     "one core in the caller's thread: probe, insert, expire",
-    lambda plan: ThreeStep(plan.spec, plan.lateness),
+    lambda plan, on_late: ThreeStep(plan.spec, plan.lateness, on_late),
     threads=False,
 )

@@ -26,7 +26,7 @@ from handshake.joins.arrangements.channels import Stopped
 from handshake.joins.arrangements.crew import Clock, Crew, Load
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import Outer
-from handshake.joins.driver import Positions, Seen, StreamDriver, arrays_of
+from handshake.joins.driver import OnLate, Positions, Seen, StreamDriver, arrays_of
 from handshake.joins.latency import Latencies
 from handshake.joins.metrics import CoreMetrics, MultiMetrics, StepMetrics, Stopwatch, StreamMetrics
 from handshake.joins.multiway.explain import explain_many
@@ -58,8 +58,8 @@ class _Job:
 class ManyDriver(StreamDriver):
     """The driver of a `ManySpec`; rows also get their stamps for the windows of all streams."""
 
-    def __init__(self, spec: ManySpec, lateness: int | None = 0) -> None:
-        super().__init__(spec.streams, spec.windows, spec.unit, lateness)
+    def __init__(self, spec: ManySpec, lateness: int | None = 0, on_late: OnLate | None = None) -> None:
+        super().__init__(spec.streams, spec.windows, spec.unit, lateness, on_late)
         self._spec = spec
 
     def _enter(
@@ -92,6 +92,7 @@ class MJoin(RunningJoin):
     """The processor of each core's thread; empty if threads are not pinned."""
     adapt: bool = False
     clock: Clock = time.perf_counter
+    on_late: OnLate | None = None
     driver: ManyDriver = field(init=False)
     statistics: Statistics = field(init=False)
     orders: list[Order] = field(init=False)
@@ -99,7 +100,7 @@ class MJoin(RunningJoin):
     replans: int = 0
 
     def __post_init__(self) -> None:
-        self.driver = ManyDriver(self.spec, self.lateness)
+        self.driver = ManyDriver(self.spec, self.lateness, self.on_late)
         self.statistics = Statistics(self.spec)
         self.orders = [best_order(k, self.spec, self.statistics) for k in range(len(self.spec.streams))]
         self._windows: dict[int, DealtWindow] = {}

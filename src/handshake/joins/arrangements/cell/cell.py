@@ -30,7 +30,7 @@ from handshake.joins.arrangements.crew import Clock, Load
 from handshake.joins.arrangements.gathering import Buffer, GatheringJoin
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
-from handshake.joins.driver import Driver, Seen
+from handshake.joins.driver import Driver, OnLate, Seen
 from handshake.joins.metrics import Metrics, collect_metrics
 from handshake.joins.pieces import coalesce, pieces
 from handshake.joins.segment import Segment
@@ -70,11 +70,12 @@ class Cell(GatheringJoin[_Job]):
     blocks: int = 4096
     clock: Clock = time.perf_counter
     cpus: tuple[int, ...] = ()
+    on_late: OnLate | None = None
     driver: Driver = field(init=False)
     model: CostModel | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.driver = Driver(self.spec, self.lateness)
+        self.driver = Driver(self.spec, self.lateness, self.on_late)
         self.load = Load(self.cores, 1 if self.adapt else self.cores, self.clock)
         first, second = (Slots(Segment(self.spec, side), Partition(self.load.active)) for side in (0, 1))
         self.windows = (first, second)
@@ -230,6 +231,8 @@ class Cell(GatheringJoin[_Job]):
 CELL = Entry(
     "cell",
     "a coordinator deals out basic windows to the cores (CellJoin)",
-    lambda plan: Cell(plan.spec, plan.lateness, plan.cores, plan.adapt, cpus=plan.cpus),
+    lambda plan, on_late: Cell(
+        plan.spec, plan.lateness, plan.cores, plan.adapt, cpus=plan.cpus, on_late=on_late
+    ),
     adapts=True,
 )

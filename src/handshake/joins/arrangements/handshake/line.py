@@ -18,7 +18,7 @@ from handshake.joins.arrangements.channels import Channel, Monitor, Stopped, mer
 from handshake.joins.arrangements.handshake.ends import Ends
 from handshake.joins.arrangements.handshake.worker import Queue, Worker, in_line
 from handshake.joins.basic_window import BasicWindow
-from handshake.joins.driver import Driver, Seen
+from handshake.joins.driver import Driver, OnLate, Seen
 from handshake.joins.latency import Latencies
 from handshake.joins.metrics import (
     CoreMetrics,
@@ -41,12 +41,12 @@ class Handshake(Arrangement):
 
     def __init__(
         self, spec: JoinSpec, cores: int = 2, lateness: int | None = 0, two_phase: bool = True,
-        cpus: tuple[int, ...] = (),
+        cpus: tuple[int, ...] = (), on_late: OnLate | None = None,
     ) -> None:  # fmt: skip
         if cores < 1:
             raise UnsupportedError(f"a handshake join needs at least one core, not {cores}")
         self.spec = spec
-        self.driver = Driver(spec, lateness)
+        self.driver = Driver(spec, lateness, on_late)
         self._monitor = Monitor()
         self._closed = False
         self.latencies, self.watch = Latencies(cores), Stopwatch()
@@ -218,5 +218,5 @@ def _core_metrics(worker: Worker) -> CoreMetrics:
 HANDSHAKE = Entry(
     "handshake",
     "a line of cores that talk to their neighbours only (handshake join)",
-    lambda plan: Handshake(plan.spec, plan.cores, plan.lateness, cpus=plan.cpus),
+    lambda plan, on_late: Handshake(plan.spec, plan.cores, plan.lateness, cpus=plan.cpus, on_late=on_late),
 )

@@ -23,7 +23,7 @@ from handshake.joins.arrangements.low_latency.shared_scan import SharedScan, Vis
 from handshake.joins.arrangements.placement import pin_to, pinned_to
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore, Outer
-from handshake.joins.driver import Driver, Seen
+from handshake.joins.driver import Driver, OnLate, Seen
 from handshake.joins.metrics import Metrics, collect_metrics
 from handshake.joins.pieces import pieces
 from handshake.joins.segment import SMALL
@@ -64,10 +64,11 @@ class LowLatency(GatheringJoin[_Task]):
     lateness: int | None = 0
     cores: int = 1
     cpus: tuple[int, ...] = ()
+    on_late: OnLate | None = None
     driver: Driver = field(init=False)
 
     def __post_init__(self) -> None:
-        self.driver = Driver(self.spec, self.lateness)
+        self.driver = Driver(self.spec, self.lateness, self.on_late)
         monitor = Monitor()
         tracked = self.driver.tracked
         self._cores = [
@@ -282,5 +283,5 @@ class LowLatency(GatheringJoin[_Task]):
 LOW_LATENCY = Entry(
     "low_latency",
     "rows visit all cores at once and settle at one of them",
-    lambda plan: LowLatency(plan.spec, plan.lateness, plan.cores, plan.cpus),
+    lambda plan, on_late: LowLatency(plan.spec, plan.lateness, plan.cores, plan.cpus, on_late),
 )
