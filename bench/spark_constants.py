@@ -24,6 +24,7 @@ from handshake.engines.spark.joins.tasks import blobs_of, references
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PackedChunk, pack
 from handshake.engines.spark.state.store import Store
+from handshake.options import Options
 from handshake.plan.parse import parse
 from handshake.windows import windows_of
 from handshake_bench.workload import Streams, left_schema, right_schema
@@ -104,11 +105,12 @@ def _shuffle_bytes(arrival: PackedChunk, definition: Definition) -> bytes:
 def measure(arguments: Any, folder: str) -> tuple[Bench, list[Spent]]:
     """Run micro-batches for three times the window, so that windows are full and kernels compiled."""
     rows = arguments.rate * arguments.step
+    results_to = f"{folder}/results" if arguments.sink == "files" else None
     definition = Definition(
         left_schema, right_schema, parse(_BAND.format(reach=arguments.reach)),
-        windows_of(f"{arguments.window} seconds", None, None), ("ts", "ts"), arguments.method, "_right", None,
+        windows_of(f"{arguments.window} seconds", None, None), ("ts", "ts"), "_right", None,
         segments=arguments.segments, partitions=arguments.segments, root=folder, marker="",
-        results_to=f"{folder}/results" if arguments.sink == "files" else None,
+        options=Options(method=arguments.method, results_to=results_to),
         retain=3 * arguments.window,  # more micro-batches than there are: nothing is removed
     )  # fmt: skip
     bench, streams, spent = (

@@ -90,7 +90,7 @@ class _Simulation:
         """Define the join, with all that the driver computes once per query."""
         definition = Definition(
             left_schema, right_schema, parse(BAND), windows_of(f"{2 * _STEP} seconds", None, None),
-            ("ts", "ts"), "auto", "_right", None, segments=self.segments, partitions=self.segments,
+            ("ts", "ts"), "_right", None, segments=self.segments, partitions=self.segments,
             root=folder, marker="", retain=3,
         )  # fmt: skip
         pickle.dumps((definition, definition.keys, definition.routing, definition.fingerprint))

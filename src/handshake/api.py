@@ -466,7 +466,9 @@ def explain(
         check_names(explain, options, GivenOptions, _OF_A_JOIN)
         request = _plan_join(query, right, on, engine, **options)
         if is_spark(query) and request.engine == "spark":
-            return str(spark_module("joins.frames").explain_frames(query, right, on, **options))
+            of_join = {name: options[name] for name in _OF_A_JOIN if name in options}
+            frames = spark_module("joins.frames")
+            return str(frames.explain_frames(query, right, on, request.options, **of_join))
         return engine_of(request.engine).explain(request.plan, request.options)
     if is_spark(query):
         return str(spark_module("joins.explain").explain_result(query))

@@ -55,6 +55,8 @@ class Option:
     """The engines that take it in commands where that is not `engines`."""
     noun: str = ""
     """The word for a value of it in messages."""
+    frames: str = ""
+    """The DataFrames whose joins alone take it on Spark; empty if joins of tables or queries do, too."""
 
     def flag(self, name: str, command: str) -> str:
         """Return the flag of the option called `name` in a command."""
@@ -243,6 +245,7 @@ class Options:
             _SPARK,
             choices=("directory", "store"),
             noun="state",
+            frames="streaming DataFrames",
         ),
     ] = "directory"
     master: Annotated[
@@ -258,12 +261,15 @@ class Options:
         str | None, Option("The name of a join in the progress of Spark's query, and of its folder.", _SPARK)
     ] = None
     result_time: Annotated[
-        str | None, Option("Add a column of this name with the later time of both rows.", _SPARK)
+        str | None,
+        Option("Add a column of this name with the later time of both rows.", _SPARK, frames="DataFrames"),
     ] = None
     idle: Annotated[
         str | None,
         Option(
-            "Leave a stream that is silent for this long, such as 5 minutes, out of the watermark.", _SPARK
+            "Leave a stream that is silent for this long, such as 5 minutes, out of the watermark.",
+            _SPARK,
+            frames="streaming DataFrames",
         ),
     ] = None
     late_to: Annotated[
@@ -272,20 +278,21 @@ class Options:
             "Keep late rows, and rows dropped without a time: a folder for Parquet files, in a folder per "
             "stream, or (local) a function of a stream's name and a batch. Spark writes each row once.",
             _SOFTWARE, ("join", "run"), metavar="DIR", only={"join": _LOCAL, "run": _LOCAL},
+            frames="streaming DataFrames",
         ),
     ] = None  # fmt: skip
     results_to: Annotated[
         str | None,
         Option(
             "Write results to Parquet files in this folder, exactly once; the join of two streams then has a "
-            "row per file.", _SPARK,
+            "row per file.", _SPARK, frames="streaming DataFrames",
         ),
     ] = None  # fmt: skip
     refresh: Annotated[
         str | None,
         Option(
             "Read a batch DataFrame that a stream joins again: in every micro-batch (batch), or after a time "
-            "such as 10 minutes. Default: it is read once.", _SPARK,
+            "such as 10 minutes. Default: it is read once.", _SPARK, frames="streaming DataFrames",
         ),
     ] = None  # fmt: skip
     groups: Annotated[

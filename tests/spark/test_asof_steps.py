@@ -37,7 +37,7 @@ def make_definition(
     left, right = (table.schema for table in tables)
     join = AsOf(left, right, None if on is None else parse(on), by, ("t", "t"), cores=1, **options)
     return Definition(
-        left, right, join.condition(), join.held_windows(), ("t", "t"), "auto", "_right", None,
+        left, right, join.condition(), join.held_windows(), ("t", "t"), "_right", None,
         segments, segments, root, "", 3, BEST[join.how], best=join, tuning=tuning,
     )  # fmt: skip
 
@@ -199,7 +199,7 @@ def test_right_rows_that_later_ones_replace_are_dropped(tmp_path, direction, on)
     definition = make_definition(
         tables, on, "k", 1, str(tmp_path), Tuning(reduced_from=50), direction=direction, tolerance="1000 s"
     )
-    text = FramePlan(definition, "streaming", None, (None, None)).explain()
+    text = FramePlan(definition, "streaming", None).explain()
     assert ("unless later ones of their keys replace them" in text) == (on is None)
     cluster, found = Cluster(definition, Store(str(tmp_path))), []
     ahead = 1000 if direction == "nearest" else 0

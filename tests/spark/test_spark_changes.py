@@ -22,6 +22,7 @@ from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.reading import read_state
 from handshake.engines.spark.state.store import StateError, Store
 from handshake.kinds import KINDS
+from handshake.options import Options
 from handshake.plan.parse import parse
 from handshake.windows import windows_of
 from spark_session import Feed, Sink
@@ -55,7 +56,7 @@ class Story:
     def __init__(self, rng: Random, root: Path, on: str, window: str, **changes: Any) -> None:
         self.rng, self.on, self.window = rng, on, window
         definition = Definition(
-            *SCHEMAS, parse(on), windows_of(window), ("t", "u"), "auto", "_right", None,
+            *SCHEMAS, parse(on), windows_of(window), ("t", "u"), "_right", None,
             **{"segments": 2, "partitions": 2, "root": str(root), "marker": "", "retain": RETAIN, **changes},
         )  # fmt: skip
         self.cluster = Cluster(definition, Store(str(root)))
@@ -278,7 +279,10 @@ def test_a_change_that_failed_can_be_taken_back(tmp_path: Path) -> None:
 def test_a_change_after_a_failed_micro_batch_without_rows(name: str, files: bool, tmp_path: Path) -> None:
     """Segments whose timers have expired have written their state and files, but it was not committed."""
     results = str(tmp_path / "results") if files else None
-    story = Story(Random(name), tmp_path, BAND, "4 seconds", kind=KINDS["left"], results_to=results)
+    story = Story(
+        Random(name), tmp_path, BAND, "4 seconds", kind=KINDS["left"],
+        options=Options(results_to=results),
+    )  # fmt: skip
     story.run(8, size=3)
     story.skip(4)
     assert story.cluster.crash_tick()

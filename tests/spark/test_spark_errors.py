@@ -352,9 +352,11 @@ def test_a_platform_keeps_its_state_store(spark, marked):
 
 
 def test_definitions_travel(batch, other):
-    from handshake.engines.spark.joins.frames import define
+    from handshake.engines.spark.joins.frames import JoinRequest, define
+    from handshake.options import Options
     from handshake.windows import windows_of
 
-    definition = define(batch, other, "l.x = r.a", windows_of(), (None, None))
+    request = JoinRequest("l.x = r.a", windows_of(), (None, None))
+    definition = define(batch, other, request, Options())
     assert pickle.loads(pickle.dumps(definition)) == definition
     assert releases.versions() == definition.versions

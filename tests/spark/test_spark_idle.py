@@ -85,7 +85,9 @@ def check_silence(case: Case, seed: int, root: str) -> None:
     tables = with_row_numbers(case)
     idle = Idle(rng.choice((1, 50, 300)), (rng.choice((0, 2000)), rng.choice((0, 5000))))
     try:
-        definition = definition_of(*tables, case, rng.choice((1, 3)), root, kind=kind, idle=idle)
+        definition = definition_of(
+            *tables, case, rng.choice((1, 3)), root, kind=kind, idle=f"{idle.after} ms", delays=idle.delays
+        )
         definition.spec
     except UnsupportedError:  # numbers beyond 512 bits are refused, in words
         return

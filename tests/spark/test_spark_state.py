@@ -238,7 +238,11 @@ def test_segments_agree_on_a_static_side_that_is_packed_again(kind: str, tmp_pat
     cluster, stream = cluster_of(EQUAL, "8 seconds", tmp_path, segments=3), Stream(rng, lambda _: 7)
     tuning = replace(TUNING, chunk_rows=9)
     definition = replace(
-        cluster.definition, windows=Windows(None, None), spread=True, kind=KINDS[kind], tuning=tuning
+        cluster.definition,
+        windows=Windows(None, None),
+        streaming=(True, False),
+        kind=KINDS[kind],
+        tuning=tuning,
     )
     moving, static = (tables[0] for tables in stream.batch(30, 30))
     turned = static.take(pa.array(rng.sample(range(30), 30)))

@@ -65,16 +65,16 @@ def _crash(rng: Random, cluster: Cluster, parts) -> None:
 
 def check_files(definition: Definition, results, late: int) -> None:
     """The folders hold what micro-batches that ended have given, and the late rows, once."""
-    if definition.late_to is not None:
+    if definition.options.late_to is not None:
         sides = zip(("left", "right"), ("row of left", "row of right"), strict=True)
         for side, name in sides:
-            files = Path(definition.late_to, side).glob("part-*.parquet")
+            files = Path(definition.options.late_to, side).glob("part-*.parquet")
             numbers = [n for file in files for n in pq.read_table(file)[name].to_pylist()]
             assert len(numbers) == len({*numbers})
             late -= len(numbers)
         assert late == 0
-    if definition.results_to is not None:
-        files = sorted(Path(definition.results_to).glob("part-*.parquet"))
+    if definition.options.results_to is not None:
+        files = sorted(Path(definition.options.results_to).glob("part-*.parquet"))
         found = [batch for file in files for batch in pq.read_table(file).to_batches()]
         assert row_pairs(found) == row_pairs(results)
 

@@ -156,7 +156,7 @@ def test_the_live_page_draws_a_join_of_dataframes(tmp_path: Path) -> None:
         """A holder of the plan, as the DataFrame of results is."""
 
     cluster, _, _ = run_batches(tmp_path, "6 seconds", "left")
-    plan = FramePlan(cluster.definition, "streaming", "matches", (0, 0))
+    plan = FramePlan(cluster.definition, "streaming", "matches")
     tree = frame_tree(remember(Frame(), plan))
     assert tree["label"] == "results (l, x, t, r, a, u)"
     (join,) = tree["children"]

@@ -21,6 +21,7 @@ from handshake.engines.spark.state.pack import PackedChunk, pack
 from handshake.engines.spark.state.store import Store
 from handshake.joins.spec import SIDES
 from handshake.joins.tuning import TUNING
+from handshake.options import OPTIONS, Options
 from handshake.plan.parse import parse
 from handshake.schema import UNITS
 from handshake.testing.oracle_values import TIME, rows
@@ -34,8 +35,8 @@ FILES = replace(TUNING, inline_bytes=0)
 def definition_of(
     left: pa.Table, right: pa.Table, case: Case, segments: int, root: str, **changes
 ) -> Definition:
+    options = {name: changes.pop(name) for name in OPTIONS if name in changes}
     chosen = {
-        "method": "auto",
         "suffix": "_right",
         "aliases": None,
         "retain": 3,
@@ -44,7 +45,7 @@ def definition_of(
     }
     return Definition(
         left.schema, right.schema, parse(case.on), case.windows, (case.left_time, case.right_time),
-        segments=segments, partitions=segments, root=root, marker="", **chosen,
+        segments=segments, partitions=segments, root=root, marker="", options=Options(**options), **chosen,
     )  # fmt: skip
 
 
@@ -109,7 +110,7 @@ class Cluster:
 
     def _pack(self, parts: tuple[Sequence[pa.Table], Sequence[pa.Table]]) -> list[PackedChunk]:
         folder = f"{self.folder}/batch/{self.batch}"
-        store = self.store if self.definition.state == "directory" else None
+        store = self.store if self.definition.options.state == "directory" else None
         return [
             arrival
             for side, partitions in enumerate(parts)
@@ -183,7 +184,7 @@ class Cluster:
         return prepare_change(self.definition, self.folder, chunks, self.batch, held, self._run_name)
 
     def _chunks(self, segment: int) -> Chunks:
-        return self.store if self.definition.state == "directory" else KeptChunks(self.maps[segment])
+        return self.store if self.definition.options.state == "directory" else KeptChunks(self.maps[segment])
 
     def manifests(self) -> list[Manifest]:
         states = self.states[: self.definition.segments]
@@ -192,7 +193,7 @@ class Cluster:
 
 def _results(step: SegmentStep) -> list[pa.RecordBatch]:
     """Return the results of a segment, from their file if that is where they go."""
-    if step.definition.results_to is None:
+    if step.definition.options.results_to is None:
         return list(step.results())
     file = step.write_results()
     if file is None:

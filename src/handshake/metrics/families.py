@@ -1,16 +1,17 @@
 """The families of metrics that operators see: one table for OpenMetrics and for OpenTelemetry.
 
-Most families are figures of the registry with labels, so joins in process and on Spark have the same names.
+Most families are derived from figures of the registry, so joins in process and on Spark have the same names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from handshake.metrics.registry import metric
+from handshake.metrics.registry import REPORTS
 
-__all__ = ["FAMILIES", "Family", "families_table"]
+__all__ = ["FAMILIES", "Family", "derived_families", "families_table"]
 
 Type = Literal["counter", "gauge", "histogram", "info"]
 
@@ -38,42 +39,31 @@ class Family:
         return f"handshake_{self.name}{suffix}"
 
 
-def _family_of(report: str, figure: str, name: str, type: Type, *labels: str, unit: str = "") -> Family:
-    """Return the family of a figure of the registry, with its help."""
-    return Family(name, type, metric(report, figure).help, labels, unit)
-
-
 _STREAM, _SEGMENT = "stream", "segment"
+_LABELS = {"stream": (_STREAM,), "join": (), "query": (), "micro_batch": ()}
+"""The reports whose figures are exported, and the labels of these."""
+_UNITS = ("seconds", "bytes")
+
+
+def derived_families() -> Iterator[Family]:
+    """Yield the families of the registry; the first report that exports one says what it means."""
+    seen: set[str] = set()
+    for report, labels in _LABELS.items():
+        for metric in REPORTS[report]:
+            shown = metric.exported
+            if shown is not None and shown.family not in seen:
+                seen.add(shown.family)
+                unit = next((unit for unit in _UNITS if shown.family.endswith(f"_{unit}")), "")
+                yield Family(shown.family, shown.type, shown.help or metric.help, labels, unit)
+
+
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
         Family("query", "info", "the arrangement of a query, and its state (waiting, running, ended, failed)",
                ("algorithm", "state")),
-        _family_of("stream", "rows", "rows", "counter", _STREAM),
         Family("results", "counter", "result rows", ("result",)),
-        _family_of("stream", "late", "late_rows", "counter", _STREAM),
-        _family_of("stream", "no_time", "untimed_rows", "counter", _STREAM),
-        _family_of("stream", "unmatchable", "unmatchable_rows", "counter", _STREAM),
-        _family_of("stream", "shed", "shed_rows", "counter", _STREAM),
-        _family_of("query", "unknown", "unknown_rows", "counter"),
-        _family_of("join", "matched", "matched_rows", "counter"),
-        _family_of("join", "unmatched", "unmatched_rows", "counter"),
-        _family_of("join", "pending", "pending_rows", "gauge"),
-        _family_of("join", "finalised", "finalised_rows", "counter"),
-        Family("waiting_rows", "gauge", "rows that wait at the gate, because of a pace or an overload"),
-        _family_of("join", "comparisons", "comparisons", "counter"),
-        Family("window_rows", "gauge", "rows in the window of a stream", (_STREAM,)),
-        Family("basic_windows", "gauge", "basic windows that hold the rows"),
-        Family("chunks", "gauge", "files on Spark that hold the rows"),
-        Family("state_bytes", "gauge", "memory of the windows and their indexes; on Spark, the size of their "
-               "files", unit="bytes"),
-        _family_of("join", "expired", "expired_rows", "counter"),
-        _family_of("query", "windows", "closed_windows", "counter"),
-        Family("imbalance", "gauge", "the largest segment's share of the window rows over the mean share; "
-               "1 is even"),
-        Family("load_imbalance", "gauge", "the busiest segment's comparisons over the mean; 1 is even"),
-        Family("busy_seconds", "counter", "seconds spent in the engine; on Spark, in micro-batches",
-               unit="seconds"),
+        *derived_families(),
         Family("batches", "counter", "micro-batches on Spark that had rows"),
         Family("batch_seconds", "gauge", "the duration of the last micro-batch on Spark", unit="seconds"),
         Family("lag_seconds", "gauge", "the age of the newest row when its results were ready, if times are "

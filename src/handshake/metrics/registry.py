@@ -6,13 +6,35 @@ figures have the fields that are listed here, and `markdown()` makes the tables 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["REPORTS", "Kind", "Metric", "combine", "markdown", "metric", "names"]
+__all__ = [
+    "REPORTS",
+    "Exported",
+    "Kind",
+    "Metric",
+    "combine",
+    "markdown",
+    "metric",
+    "names",
+    "select_exported",
+]
 
 Kind = Literal["sum", "max", "latest"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The family in which operators see a figure."""
+
+    family: str
+    """The name without the prefix `handshake_`; it ends with the unit, if that is seconds or bytes."""
+    type: Literal["counter", "gauge"] = "counter"
+    """`counter` for a number that only grows while a join or query runs; micro-batches are added up."""
+    help: str = ""
+    """The meaning, if that of the figure does not fit all engines."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +46,30 @@ class Metric:
     """How the figures of several parts (cores, segments, operators) make one: their sum, the largest one, or
     the latest one, if they can be neither added nor compared."""
     help: str
+    exported: Exported | None = None
 
     def combine(self, values: Sequence[Any]) -> Any:
         """Return the figure of several parts together; the latest part comes last."""
         return values[-1] if self.kind == "latest" else max(values) if self.kind == "max" else sum(values)
 
 
-def _report(**figures: tuple[Kind, str]) -> tuple[Metric, ...]:
-    return tuple(Metric(name, kind, text) for name, (kind, text) in figures.items())
+def _report(**figures: tuple[Kind, str] | tuple[Kind, str, Exported]) -> tuple[Metric, ...]:
+    return tuple(Metric(name, *entry) for name, entry in figures.items())
+
+
+_MATCHED, _UNMATCHED = Exported("matched_rows"), Exported("unmatched_rows")
+_PENDING, _FINALISED = Exported("pending_rows", "gauge"), Exported("finalised_rows")
+_LATE, _NO_TIME, _UNMATCHABLE = map(Exported, ("late_rows", "untimed_rows", "unmatchable_rows"))
+_COMPARISONS = Exported("comparisons")
+_IMBALANCE = Exported(
+    "imbalance", "gauge", "the largest segment's share of the window rows over the mean share; 1 is even"
+)
+_LOAD_IMBALANCE = Exported(
+    "load_imbalance", "gauge", "the busiest segment's comparisons over the mean; 1 is even"
+)
+_STATE_BYTES = Exported(
+    "state_bytes", "gauge", "memory of the windows and their indexes; on Spark, the size of their files"
+)
 
 
 REPORTS: dict[str, tuple[Metric, ...]] = {
@@ -44,27 +82,34 @@ REPORTS: dict[str, tuple[Metric, ...]] = {
         right_late=("sum", "late rows of the right stream"),
         no_time=("sum", "rows dropped because they have no time and a time window needs one"),
         unmatchable=("sum", "rows that can match nothing (NULL key, one-sided condition fails); not stored"),
-        matched=("sum", "outer, semi and anti joins: rows of the preserved sides that have matched"),
-        unmatched=("sum", "outer and anti joins: rows that came as results without a match"),
-        pending=("sum", "outer, semi and anti joins: rows in the window that have not matched yet"),
-        finalised=("sum", "rows of these sides that wait no more: they matched, or no match can come"),
+        matched=("sum", "outer, semi and anti joins: rows of the preserved sides that have matched",
+                 _MATCHED),
+        unmatched=("sum", "outer and anti joins: rows that came as results without a match", _UNMATCHED),
+        pending=("sum", "outer, semi and anti joins: rows in the window that have not matched yet", _PENDING),
+        finalised=("sum", "rows of these sides that wait no more: they matched, or no match can come",
+                   _FINALISED),
         left_shed=("sum", 'rows of the left stream dropped because the join was behind (`overload="shed"`)'),
         right_shed=("sum", "the same for the right stream"),
         left_shed_share=("latest", "`left_shed` over all rows offered"),
         right_shed_share=("latest", "`right_shed` over all rows offered"),
-        waiting_rows=("sum", "rows that wait at the gate (a pace, or `overload=\"shed\"`)"),
+        waiting_rows=("sum", "rows that wait at the gate (a pace, or `overload=\"shed\"`)",
+                      Exported("waiting_rows", "gauge")),
         most_waiting_rows=("max", "the most rows that have waited at the gate"),
-        comparisons=("sum", "pairs compared"),
+        comparisons=("sum", "pairs compared", _COMPARISONS),
         skipped=("sum", "basic windows that a probe skipped because none of their rows could match"),
         left_window_rows=("sum", "rows in the left window"),
         right_window_rows=("sum", "rows in the right window"),
-        basic_windows=("sum", "basic windows that hold them"),
-        state_bytes=("sum", "memory of the basic windows and their indexes"),
-        expired=("sum", "rows that have left the windows"),
-        elapsed=("sum", "seconds spent in the engine"),
+        basic_windows=("sum", "basic windows that hold them",
+                       Exported("basic_windows", "gauge", "basic windows that hold the rows")),
+        state_bytes=("sum", "memory of the basic windows and their indexes", _STATE_BYTES),
+        expired=("sum", "rows that have left the windows", Exported("expired_rows")),
+        elapsed=("sum", "seconds spent in the engine",
+                 Exported("busy_seconds", help="seconds spent in the engine; on Spark, in micro-batches")),
         algorithm=("latest", "the arrangement"),
-        imbalance=("latest", "the largest core's share of the window rows over the mean share; 1 is even"),
-        load_imbalance=("latest", "the busiest core's comparisons over the mean; 1 is even"),
+        imbalance=("latest", "the largest core's share of the window rows over the mean share; 1 is even",
+                   _IMBALANCE),
+        load_imbalance=("latest", "the busiest core's comparisons over the mean; 1 is even",
+                        _LOAD_IMBALANCE),
         latency=("sum", "a histogram, see below"),
         core_counts=("latest", "with `adapt`: pairs of seconds since the start and the number of cores from "
                      "then on, at most the last 1,000"),
@@ -117,13 +162,13 @@ REPORTS: dict[str, tuple[Metric, ...]] = {
     ),
     "stream": _report(
         name=("latest", "what the stream is called"),
-        rows=("sum", "rows taken in, without those shed"),
-        late=("sum", "rows dropped because the watermark had passed them"),
-        no_time=("sum", "rows dropped because they have no time"),
-        unmatchable=("sum", "rows that a condition on this stream alone has ruled out"),
-        window_rows=("sum", "rows in its window"),
+        rows=("sum", "rows taken in, without those shed", Exported("rows")),
+        late=("sum", "rows dropped because the watermark had passed them", _LATE),
+        no_time=("sum", "rows dropped because they have no time", _NO_TIME),
+        unmatchable=("sum", "rows that a condition on this stream alone has ruled out", _UNMATCHABLE),
+        window_rows=("sum", "rows in its window", Exported("window_rows", "gauge")),
         order=("latest", "the windows that its rows go through"),
-        shed=("sum", "rows dropped because the join was behind"),
+        shed=("sum", "rows dropped because the join was behind", Exported("shed_rows")),
         shed_share=("latest", "`shed` over all rows offered"),
     ),
     "step": _report(
@@ -137,31 +182,40 @@ REPORTS: dict[str, tuple[Metric, ...]] = {
     "query": _report(
         rows=("sum", "rows of each input stream"),
         results=("sum", "result rows of each `INTO`"),
-        late=("sum", "rows that missed a window, counted once per operator that they were late for"),
-        no_time=("sum", "rows dropped because they have no time and a time window needs one"),
-        unknown=("sum", "rows of an input that carries several streams, but of no declared one"),
-        windows=("sum", "windows that have closed"),
-        matched=("sum", "outer, semi, anti and as-of joins: rows of sides that wait for a match, with one"),
-        unmatched=("sum", "outer, anti and left as-of joins: rows that came as results without a match"),
-        pending=("sum", "rows of these sides that wait now"),
-        finalised=("sum", "rows of these sides that wait no more: they matched, or no match can come"),
+        late=("sum", "rows that missed a window, counted once per operator that they were late for", _LATE),
+        no_time=("sum", "rows dropped because they have no time and a time window needs one", _NO_TIME),
+        unknown=("sum", "rows of an input that carries several streams, but of no declared one",
+                 Exported("unknown_rows")),
+        windows=("sum", "windows that have closed", Exported("closed_windows")),
+        matched=("sum", "outer, semi, anti and as-of joins: rows of sides that wait for a match, with one",
+                 _MATCHED),
+        unmatched=("sum", "outer, anti and left as-of joins: rows that came as results without a match",
+                   _UNMATCHED),
+        pending=("sum", "rows of these sides that wait now", _PENDING),
+        finalised=("sum", "rows of these sides that wait no more: they matched, or no match can come",
+                   _FINALISED),
     ),
     "micro_batch": _report(
         rows=("sum", "new rows that segments keep"),
-        late=("sum", "rows dropped because the watermark had passed them"),
-        no_time=("sum", "rows without a time, which no time window can hold"),
-        unmatchable=("sum", "rows that can match nothing, because a value that the predicate needs is NULL"),
+        late=("sum", "rows dropped because the watermark had passed them", _LATE),
+        no_time=("sum", "rows without a time, which no time window can hold", _NO_TIME),
+        unmatchable=("sum", "rows that can match nothing, because a value that the predicate needs is NULL",
+                     _UNMATCHABLE),
         visits=("sum", "new rows compared with what segments hold, once per segment"),
-        comparisons=("sum", "pairs compared"),
+        comparisons=("sum", "pairs compared", _COMPARISONS),
         results=("sum", "result rows"),
-        matched=("sum", "outer, semi and anti joins: rows of the preserved sides that matched first now"),
-        unmatched=("sum", "outer and anti joins: rows that came as results without a match"),
-        pending=("sum", "outer, semi and anti joins: rows in the windows that have not matched yet"),
-        finalised=("sum", "rows of these sides that wait no more: they matched, or no match can come"),
+        matched=("sum", "outer, semi and anti joins: rows of the preserved sides that matched first now",
+                 _MATCHED),
+        unmatched=("sum", "outer and anti joins: rows that came as results without a match", _UNMATCHED),
+        pending=("sum", "outer, semi and anti joins: rows in the windows that have not matched yet",
+                 _PENDING),
+        finalised=("sum", "rows of these sides that wait no more: they matched, or no match can come",
+                   _FINALISED),
         held_left=("sum", "rows in the left window"),
         held_right=("sum", "rows in the right window"),
-        chunks=("sum", "files that hold them"),
-        state_bytes=("sum", "the size of these files"),
+        chunks=("sum", "files that hold them",
+                Exported("chunks", "gauge", "files on Spark that hold the rows")),
+        state_bytes=("sum", "the size of these files", _STATE_BYTES),
         read_bytes=("sum", "bytes of new rows that segments have read"),
         written_bytes=("sum", "`results_to`: the size of the files of results"),
         newest=("max", "the latest event time, if windows are of time"),
@@ -183,6 +237,21 @@ def names(report: str) -> tuple[str, ...]:
 def metric(report: str, name: str) -> Metric:
     """Return one figure of a report."""
     return next(metric for metric in REPORTS[report] if metric.name == name)
+
+
+def select_exported(report: str, found: Mapping[str, Any], type: str = "") -> dict[str, Any]:
+    """Return the figures of a report that operators see, by family.
+
+    Args:
+        report: The report's name in `REPORTS`.
+        found: Figures by name; not all need to be there.
+        type: `counter` or `gauge` for figures of this type only.
+    """
+    return {
+        metric.exported.family: found[metric.name]
+        for metric in REPORTS[report]
+        if metric.exported is not None and metric.name in found and type in ("", metric.exported.type)
+    }
 
 
 def combine(report: str, parts: Iterable[object]) -> dict[str, Any]:

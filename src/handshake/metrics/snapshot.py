@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from handshake.metrics.families import FAMILIES
+from handshake.metrics.registry import REPORTS, select_exported
 
 __all__ = ["Part", "Sample", "Snapshot", "StreamPart", "of_join", "of_query", "of_report", "uneven"]
 
 Sample = tuple[str, dict[str, str], float]
 """The name of a family, its labels, and a value."""
-_STREAM_FAMILIES = {
-    "rows": "rows", "late_rows": "late", "untimed_rows": "no_time", "unmatchable_rows": "unmatchable",
-    "shed_rows": "shed", "window_rows": "window_rows",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class StreamPart:
-    """One stream: its rows by what became of them. None: the engine does not count that by stream."""
+    """One stream: its rows by what became of them. None: the engine does not count that by stream.
+
+    The fields have the names of the figures of a stream in the registry.
+    """
 
     name: str
     rows: int | None = None
@@ -66,9 +65,8 @@ class Snapshot:
     def samples(self) -> Iterator[Sample]:
         """Yield all samples but those of the histogram, in no particular order."""
         yield "query", {"algorithm": self.algorithm, "state": self.state}, 1
-        for family, attribute in _STREAM_FAMILIES.items():
-            for stream in self.streams:
-                value = getattr(stream, attribute)
+        for stream in self.streams:
+            for family, value in select_exported("stream", vars(stream)).items():
                 if value is not None:
                     yield family, {"stream": stream.name}, value
         for result, rows in self.results.items():
@@ -99,25 +97,17 @@ def uneven(loads: Sequence[int]) -> float:
 
 def of_join(name: str, found: Any) -> Snapshot:
     """Return the snapshot of a join's `Metrics`."""
-    streams = tuple(
-        StreamPart(s.name, s.rows, s.late, s.no_time, s.unmatchable, s.shed, s.window_rows)
-        for s in found.streams
-    )
+    kept = [each.name for each in fields(StreamPart)]
+    streams = tuple(StreamPart(**{name: getattr(s, name) for name in kept}) for s in found.streams)
     parts = tuple(
         Part(c.results, c.comparisons, (c.left_window_rows, c.right_window_rows), c.queue)
         if len(streams) == 2
         else Part(c.results, c.comparisons)
         for c in found.cores
     )
-    figures = {
-        "matched_rows": found.matched, "unmatched_rows": found.unmatched, "pending_rows": found.pending,
-        "finalised_rows": found.finalised, "waiting_rows": found.waiting_rows,
-        "comparisons": found.comparisons, "basic_windows": found.basic_windows,
-        "state_bytes": found.state_bytes, "expired_rows": found.expired,
-        "imbalance": found.imbalance, "load_imbalance": found.load_imbalance, "busy_seconds": found.elapsed,
-    }  # fmt: skip
     return Snapshot(
-        name, "local", "running", found.algorithm, streams, {"join": found.results}, figures, parts,
+        name, "local", "running", found.algorithm, streams, {"join": found.results},
+        _figures_of("join", found), parts,
         found.latency,
     )  # fmt: skip
 
@@ -125,15 +115,14 @@ def of_join(name: str, found: Any) -> Snapshot:
 def of_query(name: str, found: Any) -> Snapshot:
     """Return the snapshot of a query's `QueryMetrics`."""
     streams = tuple(StreamPart(stream, rows) for stream, rows in found.rows.items())
-    lost = {"late_rows": found.late, "untimed_rows": found.no_time, "unknown_rows": found.unknown}
-    waited = {
-        "matched_rows": found.matched, "unmatched_rows": found.unmatched, "pending_rows": found.pending,
-        "finalised_rows": found.finalised,
-    }  # fmt: skip
-    return Snapshot(
-        name, "local", "running", "query", streams, dict(found.results),
-        {**lost, **waited, "closed_windows": found.windows},
-    )  # fmt: skip
+    figures = _figures_of("query", found)
+    return Snapshot(name, "local", "running", "query", streams, dict(found.results), figures)
+
+
+def _figures_of(report: str, found: object) -> dict[str, Any]:
+    """Return the figures of an object that operators see, by family."""
+    shown = [metric.name for metric in REPORTS[report] if metric.exported is not None]
+    return select_exported(report, {name: getattr(found, name) for name in shown})
 
 
 def of_report(name: str, found: Mapping[str, Any]) -> Snapshot:
@@ -141,13 +130,7 @@ def of_report(name: str, found: Mapping[str, Any]) -> Snapshot:
     rows = {"left": found.get("left_rows"), "right": found.get("right_rows")}
     streams = tuple(StreamPart(stream, count) for stream, count in rows.items() if count is not None)
     results = found.get("results", {})
-    names = {
-        "late_rows": "late",
-        "untimed_rows": "no_time",
-        "unknown_rows": "unknown",
-        "busy_seconds": "elapsed",
-    }
-    figures = {family: found[key] for family, key in names.items() if key in found and family in FAMILIES}
+    figures = {**select_exported("query", found), **select_exported("join", found)}
     given = results if isinstance(results, Mapping) else {"join": results}
     return Snapshot(
         name, "spark" if "spark" in found else "local", "running", "batch", streams, given, figures

@@ -8,21 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from handshake.metrics.registry import names
+from handshake.metrics.registry import names, select_exported
 from handshake.metrics.snapshot import Part, Snapshot, StreamPart, uneven
 
 __all__ = ["StreamingWatch", "observed_figures"]
 
 _FIGURES = names("micro_batch")
-_COUNTERS = {
-    "late_rows": "late", "untimed_rows": "no_time", "unmatchable_rows": "unmatchable",
-    "comparisons": "comparisons", "matched_rows": "matched", "unmatched_rows": "unmatched",
-    "finalised_rows": "finalised",
-}  # fmt: skip
-_OF_QUERIES = {
-    "late_rows": "late", "untimed_rows": "no_time", "unknown_rows": "unknown", "matched_rows": "matched",
-    "unmatched_rows": "unmatched", "finalised_rows": "finalised",
-}  # fmt: skip
 
 
 class StreamingWatch:
@@ -34,7 +25,7 @@ class StreamingWatch:
         self._rows: Counter[str] = Counter()
         self._joins: dict[str, _JoinSums] = {}
         self._counts: Counter[str] = Counter()
-        self._pending = 0
+        self._gauges: dict[str, Any] = {}
         self._busy, self._batches, self._last = 0.0, 0, dict[str, Any]()
 
     def snapshots(self) -> list[Snapshot]:
@@ -70,8 +61,9 @@ class StreamingWatch:
                 if figures["rows"] is not None:
                     self._joins.setdefault(name, _JoinSums()).add(figures)
             else:
-                self._counts.update({f: figures.get(key) or 0 for f, key in _OF_QUERIES.items()})
-                self._pending = figures.get("pending") or 0
+                found = {name: value or 0 for name, value in figures.items()}
+                self._counts.update(select_exported("query", found, "counter"))
+                self._gauges = select_exported("query", found, "gauge")
 
     def _join(self, name: str, sums: _JoinSums) -> Snapshot:
         title = self._name if len(self._joins) == 1 else f"{self._name}: {name}"
@@ -84,7 +76,7 @@ class StreamingWatch:
         if rows[0] is None:
             streams += (StreamPart("both", sums.rows),)
         gauges = {
-            "pending_rows": last["pending"], "state_bytes": last["state_bytes"], "chunks": last["chunks"],
+            **select_exported("micro_batch", last, "gauge"),
             "imbalance": uneven([sum(part.window_rows) for part in sums.parts]),
             "load_imbalance": uneven([part.comparisons for part in sums.parts]),
             **self._times(last),
@@ -116,7 +108,7 @@ class StreamingWatch:
             "query",
             streams,
             {},
-            {**self._counts, "pending_rows": self._pending, **times},
+            {**self._counts, **self._gauges, **times},
         )
 
 
@@ -125,7 +117,7 @@ class _JoinSums:
 
     def __init__(self) -> None:
         self.rows = self.results = 0
-        self.counters = dict.fromkeys(_COUNTERS, 0)
+        self.counters: Counter[str] = Counter()
         self._segments: dict[int, Part] = {}
         self.parts: tuple[Part, ...] = ()
         self.last: Mapping[str, Any] = {}
@@ -133,7 +125,7 @@ class _JoinSums:
     def add(self, figures: Mapping[str, Any]) -> None:
         """Add a micro-batch."""
         self.rows, self.results = self.rows + figures["rows"], self.results + figures["results"]
-        self.counters = {family: n + figures[_COUNTERS[family]] for family, n in self.counters.items()}
+        self.counters.update(select_exported("micro_batch", figures, "counter"))
         for segment in map(json.loads, figures["segments"]):
             before = self._segments.get(segment["segment"], Part(0, 0))
             self._segments[segment["segment"]] = Part(

@@ -140,7 +140,7 @@ class StateOf:
         if not hasattr(thing, "lastProgress") or not is_spark(frame):
             return None
         plan = spark_module("joins.explain").recall(frame)
-        if plan is None or plan.runs != "streaming" or plan.definition.state != "directory":
+        if plan is None or plan.runs != "streaming" or plan.definition.options.state != "directory":
             return None
         held = plan.definition
         if held.best is not None:

@@ -53,7 +53,7 @@ class Cluster:
         """The URL of Spark's web pages; None if they are off."""
         return self.session.sparkContext.uiWebUrl
 
-    def run(self, work: Callable[[], T], meanwhile: Callable[[], None] = lambda: None) -> T:
+    def run(self, work: Callable[[], T]) -> T:
         """Run a function that waits for Spark in a thread, so that this one reacts to Ctrl-C at once."""
         outcome: list[T] = []
         failure: list[BaseException] = []
@@ -61,7 +61,6 @@ class Cluster:
         thread.start()
         while thread.is_alive():
             thread.join(0.2)
-            meanwhile()
         if failure:
             raise join_error(failure[0])
         return outcome[0]

@@ -6,6 +6,7 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,21 @@ from handshake.engines.joins import JOIN, SUFFIX, PlainJoin, best_join, join_pla
 from handshake.engines.spark.cluster import Cluster, start_cluster
 from handshake.engines.spark.joins.best import best_frames
 from handshake.engines.spark.joins.explain import recall
-from handshake.engines.spark.joins.frames import Predicate, check_windows, join_frames, predicate_for
+from handshake.engines.spark.joins.frames import (
+    JoinRequest,
+    Predicate,
+    check_windows,
+    join_frames,
+    predicate_for,
+)
 from handshake.engines.spark.joins.inputs import arrow_schema, event_time
 from handshake.engines.spark.joins.pipelines import readable
+from handshake.engines.spark.joins.routing import describe_routing
 from handshake.engines.spark.live import LOST, Live, Receiver, Where, parse_input, typed_batches, unreadable
 from handshake.engines.spark.queries import QueryFrames, query_frames
 from handshake.engines.spark.queries.placement import explain_placement
 from handshake.engines.spark.state.store import open_store
-from handshake.engines.spark.tables import TableJoin, describe_routing, table_frame
+from handshake.engines.spark.tables import joined_tables, table_frame
 from handshake.engines.spark.types import to_spark_types
 from handshake.engines.spark.udp_source import FORMAT, register
 from handshake.errors import InputError, UnsupportedError, format_count
@@ -39,7 +47,7 @@ from handshake.joins.spec import SIDES
 from handshake.joins.waiting import explain_best
 from handshake.kinds import INNER, JoinKind
 from handshake.operators.query import output_schema
-from handshake.options import Options
+from handshake.options import OPTIONS, Options
 from handshake.plan.algebra import Plan, Source
 from handshake.plan.build import Expression
 from handshake.plan.explain import explain_plan
@@ -47,6 +55,8 @@ from handshake.plan.optimise import optimise
 from handshake.windows import Windows
 
 __all__ = ["SparkEngine", "frames_plan"]
+
+_DEFAULTS = Options()
 
 
 class SparkEngine:
@@ -58,7 +68,7 @@ class SparkEngine:
         """Raise a `HandshakeError` if the plan cannot run with these options."""
         options.check(self.name)
         if best_join(plan, options) is None and plan_as_join(plan, options) is None:
-            _refuse_for_queries(options)
+            _refuse_for_frames_only(options, "queries")
         if (
             options.master is not None
             and not options.master.startswith("local")
@@ -104,11 +114,7 @@ class SparkEngine:
                 f"{best.best.called} runs on Spark DataFrames; make them with spark.createDataFrame, or take "
                 "the local engine"
             )
-        for name in ("late_to", "results_to"):
-            if getattr(options, name) is not None:
-                raise UnsupportedError(
-                    f"{name}={getattr(options, name)!r} is for joins of streaming DataFrames, not of tables"
-                )
+        _refuse_for_frames_only(options, "tables")
         if join is not None:
             return _TableJoinRun(join, join_tables(plan, join, inputs), options)
         places = {name: _place(each) for name, each in inputs.items()}
@@ -117,24 +123,12 @@ class SparkEngine:
         return _BatchRun(plan, inputs, options, places)
 
 
-def _refuse_for_queries(options: Options) -> None:
-    for name in ("idle", "refresh", "late_to", "results_to"):
-        if getattr(options, name) is not None:
-            raise UnsupportedError(
-                f"{name}={getattr(options, name)!r} is for handshake.join, not for queries"
-            )
-    if options.state != "directory":
-        raise UnsupportedError(f"state={options.state!r} is for handshake.join, not for queries")
-
-
-def _late_folder(options: Options) -> str | None:
-    if callable(options.late_to):
-        raise UnsupportedError(
-            "on Spark, late_to is a folder: its workers find the late rows, and cannot call a function of "
-            "this program; name a folder, and read it as a stream: spark.readStream.schema(…)"
-            ".parquet(late_to + '/left')"
-        )
-    return None if options.late_to is None else str(options.late_to)
+def _refuse_for_frames_only(options: Options, given: str) -> None:
+    """Raise if an option is set that only joins of DataFrames take."""
+    for name, option in OPTIONS.items():
+        value = getattr(options, name)
+        if option.frames and value != getattr(_DEFAULTS, name):
+            raise UnsupportedError(f"{name}={value!r} is for joins of {option.frames}, not of {given}")
 
 
 def _prepare(join: PlainJoin, left: pa.Schema, right: pa.Schema, options: Options) -> JoinPlan:
@@ -203,14 +197,9 @@ def _join_frames(join: PlainJoin, inputs: Mapping[str, Any], options: Options) -
     right_names = join.sources[1].fields.names
     renamed = zip(names[-len(right_names) :], right_names, strict=False)
     suffix = next((new.removeprefix(old) for new, old in renamed if new != old), "_right")
-    frame = join_frames(
-        left, right, Expression(join.named_predicate), left_window=join.windows.left,
-        right_window=join.windows.right, left_time=join.times[0], right_time=join.times[1],
-        method=options.method, suffix=suffix, segments=options.segments, state_dir=options.state_dir,
-        state=options.state, name=options.name, result_time=options.result_time, how=join.kind.name,
-        idle=options.idle, refresh=options.refresh, late_to=_late_folder(options),
-        results_to=options.results_to,
-    )  # fmt: skip
+    predicate = Expression(join.named_predicate)
+    request = JoinRequest(predicate, join.windows, join.times, join.kind, suffix)
+    frame = join_frames(left, right, request, options)
     if frame.columns[: len(names)] == names:
         return frame
     if options.results_to is not None:
@@ -242,16 +231,12 @@ class _TableJoinRun(Run):
             self._cluster = cluster
             segments = options.segments or options.cores or cluster.cores
             root = options.state_dir or str(cluster.folder / "state")
-            replay = TableJoin(
-                cluster, self._left, self._right, self._plan.output_schema, title, root, segments
-            )
-            how = {
-                "left_window": join.windows.left, "right_window": join.windows.right,
-                "left_time": join.times[0], "right_time": join.times[1], "method": options.method,
-                "suffix": SUFFIX, "how": join.kind.name,
-            }  # fmt: skip
+            predicate = Expression(join.named_predicate)
+            request = JoinRequest(predicate, join.windows, join.times, join.kind, SUFFIX)
+            wanted = replace(options, segments=segments, state_dir=root)
+            tables, output = (self._left, self._right), self._plan.output_schema
             rows, began = 0, time.perf_counter()
-            for batch in replay.results(Expression(join.named_predicate), how):
+            for batch in joined_tables(cluster, tables, request, wanted, output, title):
                 rows += batch.num_rows
                 yield join.name, join.select(batch, self.schemas[join.name])
             self._figures = {

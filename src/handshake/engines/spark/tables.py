@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -16,23 +15,19 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from handshake.engines.spark.cluster import Cluster, start_cluster
-from handshake.engines.spark.joins.frames import join_frames
+from handshake.engines.spark.cluster import Cluster
+from handshake.engines.spark.joins.frames import JoinRequest, join_frames
 from handshake.engines.spark.joins.inputs import session_zone
-from handshake.engines.spark.joins.routing import describe_routing
 from handshake.engines.spark.private import batch_number
 from handshake.engines.spark.state.store import Store, open_store
 from handshake.engines.spark.types import arrow_type, from_spark_types, spark_schema, to_spark_types
 from handshake.joins.spec import SIDES
-from handshake.kinds import kind_of_join
-from handshake.plan.build import Expression
+from handshake.options import Options
 
 __all__ = [
-    "TableJoin",
-    "describe_routing",
+    "joined_tables",
     "keep_batches",
     "read_results",
-    "start_cluster",
     "table_frame",
     "write_results",
 ]
@@ -128,47 +123,35 @@ def read_results(store: Store, name: str) -> Batches:
     yield from pa.ipc.open_stream(store.read(name))
 
 
-@dataclass(frozen=True)
-class TableJoin:
-    """A join of two tables, replayed as streams on a cluster."""
+def joined_tables(
+    cluster: Cluster, tables: tuple[pa.Table, pa.Table], request: JoinRequest, options: Options,
+    output: pa.Schema, title: str,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """Join two tables on a cluster as if they were streams, and yield the results.
 
-    cluster: Cluster
-    left: pa.Table
-    right: pa.Table
-    output: pa.Schema
-    """The columns of results, with the types of the tables."""
-    title: str
-    root: str
-    segments: int
+    Args:
+        cluster: Where the join runs.
+        tables: The inputs.
+        request: The join.
+        options: Its options; `state_dir` is set.
+        output: The columns of results, with the types of the tables.
+        title: The description of the job.
+    """
+    store, folder = open_store(str(options.state_dir)), f"join-{uuid.uuid4().hex}"
 
-    def results(
-        self, on: str | Expression, options: dict[str, Any], meanwhile: Callable[[], None] = lambda: None
-    ) -> Iterator[pa.RecordBatch]:
-        """Run the join and yield its results.
-
-        Args:
-            on: The predicate.
-            options: Further options of `handshake.join`.
-            meanwhile: A function to call again and again while the join runs.
-        """
-        store, folder = open_store(self.root), f"join-{uuid.uuid4().hex}"
-        try:
-            names = self.cluster.run(lambda: self._run(on, options, folder), meanwhile)
-            shown = kind_of_join(options.get("how", "inner")).shown
-            inputs = [table for table, is_so in zip((self.left, self.right), shown, strict=True) if is_so]
-            origins = [column for table in inputs for column in table.columns]
-            for name in names:
-                for batch in read_results(store, name):
-                    yield from_spark_types(batch, self.output, origins)
-        finally:
-            store.remove_folder(folder)
-
-    def _run(self, on: str | Expression, options: dict[str, Any], folder: str) -> list[str]:
-        session, store = self.cluster.session, open_store(self.root)
-        session.sparkContext.setJobDescription(self.title)
+    def run() -> list[str]:
+        cluster.session.sparkContext.setJobDescription(title)
         left, right = (
-            table_frame(session, to_spark_types(table, side), store, f"{folder}/{side}")
-            for table, side in zip((self.left, self.right), SIDES, strict=True)
+            table_frame(cluster.session, to_spark_types(table, side), store, f"{folder}/{side}")
+            for table, side in zip(tables, SIDES, strict=True)
         )
-        joined = join_frames(left, right, on, segments=self.segments, state_dir=self.root, **options)
-        return write_results(joined, store, f"{folder}/results")
+        return write_results(join_frames(left, right, request, options), store, f"{folder}/results")
+
+    try:
+        shown = zip(tables, request.kind.shown, strict=True)
+        origins = [column for table, is_shown in shown if is_shown for column in table.columns]
+        for name in cluster.run(run):
+            for batch in read_results(store, name):
+                yield from_spark_types(batch, output, origins)
+    finally:
+        store.remove_folder(folder)

@@ -14,15 +14,15 @@ from pyspark.sql import DataFrame
 
 from handshake.engines.spark.joins.dataflow import join_batches, join_static
 from handshake.engines.spark.joins.directories import check_root, with_directory
-from handshake.engines.spark.joins.explain import plan_of, remember
+from handshake.engines.spark.joins.explain import FramePlan, remember
 from handshake.engines.spark.joins.frames import (
+    JoinRequest,
     define,
     plan_frames,
     predicate_for,
     run_plan,
 )
 from handshake.engines.spark.joins.inputs import arrow_schema, check_output, event_time
-from handshake.engines.spark.joins.result_time import check_result_time
 from handshake.engines.spark.types import carrier
 from handshake.engines.spark.workers import use_this_python
 from handshake.errors import UnsupportedError
@@ -68,13 +68,11 @@ def best_frames(left: DataFrame, right: DataFrame, join: AsOf | Nearest, options
         if not right.isStreaming:
             return _rank_pairs(left, right, join, options)
     windows = join.held_windows() if right.isStreaming else NO_WINDOWS
-    definition = define(
-        left, right, Expression(join.condition()), windows, join.times, suffix=join.suffix,
-        aliases=join.aliases, segments=options.segments, state_dir=options.state_dir, state=options.state,
-        kind=join.kind, result_time=options.result_time, best=replace(join, cores=1),
+    request = JoinRequest(
+        Expression(join.condition()), windows, join.times, join.kind, join.suffix, join.aliases,
+        best=replace(join, cores=1),
     )  # fmt: skip
-    check_result_time(definition, options.result_time)
-    return run_plan(left, right, plan_frames(left, right, definition, options.name), options.result_time)
+    return run_plan(left, right, plan_frames(left, right, define(left, right, request, options)))
 
 
 def _carry(join: Nearest) -> Nearest:
@@ -88,10 +86,10 @@ def _carry(join: Nearest) -> Nearest:
 
 def _rank_pairs(left: DataFrame, right: DataFrame, join: Nearest, options: Options) -> DataFrame:
     """Join with a batch DataFrame: the pairs of a left row are found and ranked in its home segment."""
-    definition = define(
-        left, right, Expression(join.condition()), join.windows, join.times, suffix=join.suffix,
-        aliases=join.aliases, segments=options.segments, state_dir=options.state_dir, kind=NEAREST,
-    )  # fmt: skip
+    request = JoinRequest(
+        Expression(join.condition()), join.windows, join.times, NEAREST, join.suffix, join.aliases
+    )
+    definition = define(left, right, request, options)
     definition = replace(
         definition, left=add_number(definition.left), right=add_mark(definition.right),
         ranking=replace(join.bound.ranking, output=join.schema),
@@ -101,4 +99,4 @@ def _rank_pairs(left: DataFrame, right: DataFrame, join: Nearest, options: Optio
     runs = "static" if left.isStreaming else "batch"
     definition = with_directory(left.sparkSession, definition, runs)
     joined = (join_static if runs == "static" else join_batches)(left, right, definition)
-    return remember(joined, plan_of(left, right, definition, runs, options.name))
+    return remember(joined, FramePlan(definition, runs, options.name))

@@ -191,9 +191,10 @@ def postpone(
         run: The run of the query.
     """
     withdraw(held, store, batch)
-    if definition.results_to is not None:
+    results_to = definition.options.results_to
+    if results_to is not None:
         files = SegmentFiles(0, 1, batch, folder, run, begins=True)
-        files.remove_uncommitted(open_store(definition.results_to), "")
+        files.remove_uncommitted(open_store(results_to), "")
 
 
 @dataclass(frozen=True)

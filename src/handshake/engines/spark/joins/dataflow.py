@@ -52,7 +52,7 @@ def join_streams(left: DataFrame, right: DataFrame, definition: Definition, name
     joined = segments.transformWithStateInPandas(
         SegmentProcessor(definition, name), RESULTS, "append", mode
     ).observe(name, *_metrics())
-    if definition.results_to is not None:
+    if definition.options.results_to is not None:
         return _file_rows(joined)
     # `to` tells PySpark the columns; it would ask Spark for them, which pipelines do not allow
     blobs = joined.where("blob IS NOT NULL").select("blob").to(_BLOBS)

@@ -19,13 +19,18 @@ from handshake.joins.spec import JoinSpec, join_spec
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.joins.waiting import BestMatch
 from handshake.kinds import INNER, JoinKind
+from handshake.options import Options
 from handshake.plan.expr import Expr, show
-from handshake.windows import Windows
+from handshake.schema import UNITS
+from handshake.windows import Duration, Windows
 
-__all__ = ["Definition", "Idle", "segment_keys"]
+__all__ = ["EACH_BATCH", "Definition", "Idle", "segment_keys"]
 
 
+EACH_BATCH = "batch"
+"""The value of `refresh` for every micro-batch."""
 _PARTITIONS = "shuffle partitions"
+_DEFAULTS = Options()
 
 
 class Idle(NamedTuple):
@@ -49,7 +54,6 @@ class Definition:
     on: Expr
     windows: Windows
     times: tuple[str | None, str | None]
-    method: str
     suffix: str
     aliases: tuple[str, str] | None
     segments: int
@@ -61,22 +65,14 @@ class Definition:
     retain: int
     """The number of past batches that a checkpoint can return to."""
     kind: JoinKind = INNER
+    options: Options = _DEFAULTS
+    """The options as the user gave them; folders are absolute."""
     scratch: str = ""
     """The folder of a batch join under the root."""
-    spread: bool = False
-    """Whether tuples go to all segments, whatever the predicate."""
-    result_time: str | None = None
-    """The column with the time of results, if segments compute it."""
-    state: str = "directory"
-    """Where chunks live: in a `directory`, or in Spark's state `store`."""
-    idle: Idle | None = None
-    """The rule for silent streams; None if they hold back the watermark."""
-    refresh: float | None = None
-    """Seconds after which a static side is read again; 0: in every micro-batch; None: never."""
-    late_to: str | None = None
-    """The folder for files of late rows, if they are kept."""
-    results_to: str | None = None
-    """The folder for files of results, if segments write them."""
+    streaming: tuple[bool, bool] = (True, True)
+    """Which inputs are streams."""
+    delays: tuple[int | None, int | None] = (None, None)
+    """The delays of their watermarks, in milliseconds."""
     ranking: Ranking | None = None
     """The ranking of a nearest join, whose inputs have hidden columns (`joins.nearest`)."""
     best: BestMatch | None = None
@@ -97,13 +93,13 @@ class Definition:
         """The properties that a restarted query must share with its checkpoint, by name."""
         kind = {} if self.kind == INNER else {"kind": self.kind.name}
         best = {} if self.best is None else {"best match": self.best.describe()}
-        state = {} if self.state == "directory" else {"state": self.state}
+        state = {} if self.options.state == "directory" else {"state": self.options.state}
         return {
             **state,
             **kind,
             **best,
             "predicate": show(self.on),
-            "method": self.method,
+            "method": self.options.method,
             "windows": str(self.windows),
             "left columns": _columns(self.left),
             "right columns": _columns(self.right),
@@ -111,6 +107,33 @@ class Definition:
             "segments": self.segments,
             _PARTITIONS: self.partitions,
         }
+
+    @property
+    def spread(self) -> bool:
+        """True if tuples go to all segments, whatever the predicate: a stream passes by a static side."""
+        return any(self.streaming) and not all(self.streaming)
+
+    @property
+    def result_time(self) -> str | None:
+        """The column with the time of results, if segments compute it."""
+        computed = self.kind != INNER or self.options.results_to is not None
+        return self.options.result_time if computed and all(self.streaming) else None
+
+    @cached_property
+    def idle(self) -> Idle | None:
+        """The rule for silent streams; None if they hold back the watermark."""
+        if self.options.idle is None:
+            return None
+        after = Duration.parse(self.options.idle).nanoseconds // UNITS["ms"]
+        return Idle(after, (self.delays[0] or 0, self.delays[1] or 0))
+
+    @cached_property
+    def refresh(self) -> float | None:
+        """Seconds after which a static side is read again; 0: in every micro-batch; None: never."""
+        text = self.options.refresh
+        if text is None or text == EACH_BATCH:
+            return None if text is None else 0.0
+        return Duration.parse(text).nanoseconds / 1e9
 
     @property
     def anchored(self) -> tuple[bool, bool]:
@@ -126,7 +149,8 @@ class Definition:
     def fingerprint(self) -> str:
         """A hash of the definition without the number of partitions, for the names of folders."""
         shared = {name: value for name, value in self.properties.items() if name != _PARTITIONS}
-        text = json.dumps([shared, self.method, self.suffix, self.aliases, self.spread], sort_keys=True)
+        spelled = [shared, self.options.method, self.suffix, self.aliases, self.spread]
+        text = json.dumps(spelled, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
@@ -179,7 +203,7 @@ def _prepare(definition: Definition) -> _Prepared:
     """Analyse a join; cached, because workers outlive their tasks and compiling takes half a second."""
     spec = join_spec(
         definition.left, definition.right, definition.on, definition.windows, times=definition.times,
-        method=definition.method, suffix=definition.suffix, aliases=definition.aliases,
+        method=definition.options.method, suffix=definition.suffix, aliases=definition.aliases,
         tuning=definition.tuning, kind=definition.kind,
         ordered=definition.result_time is not None and definition.kind != INNER,
     )  # fmt: skip

@@ -8,6 +8,7 @@ import tempfile
 import uuid
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -15,6 +16,7 @@ from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.private import is_connect
 from handshake.engines.spark.state.reached import ReachedStore
 from handshake.errors import HandshakeError, InputError, UnsupportedError
+from handshake.options import Options
 
 __all__ = [
     "check_root",
@@ -24,9 +26,12 @@ __all__ = [
     "root_of",
     "state_root",
     "with_directory",
+    "with_folders",
 ]
 
 _STATE = "spark.handshake.stateDir"
+_FOLDERS = ("late_to", "results_to")
+"""The options that name folders which segments write to."""
 _SCRATCH = f"handshake-batch-{uuid.uuid4().hex}"
 """The folder of all batch joins of this process, in the directory of each."""
 
@@ -38,11 +43,24 @@ def new_scratch() -> str:
 
 def check_root(definition: Definition) -> None:
     """Raise if there is no directory for the rows of a join."""
-    if not definition.root and definition.state == "directory":
+    if not definition.root and definition.options.state == "directory":
         raise UnsupportedError(
             "a join on a cluster needs a directory for its windows that every executor reaches; "
             f'pass state_dir="s3://…" (or a shared mount), or set {_STATE}'
         )
+
+
+def with_folders(session: SparkSession, options: Options) -> Options:
+    """Return options whose folders are absolute paths or URIs."""
+    if callable(options.late_to):
+        raise UnsupportedError(
+            "on Spark, late_to is a folder: its workers find the late rows, and cannot call a function of "
+            "this program; name a folder, and read it as a stream: spark.readStream.schema(…)"
+            ".parquet(late_to + '/left')"
+        )
+    named: dict[str, Any] = {name: getattr(options, name) for name in _FOLDERS}
+    folders: dict[str, Any] = {name: given_folder(session, name, each) for name, each in named.items()}
+    return replace(options, **folders)
 
 
 def root_of(session: SparkSession, given: str | None, lasting: bool) -> str:
@@ -107,8 +125,8 @@ def _remove_at_exit(session: SparkSession, root: str) -> None:
 
 def prepare_folders(session: SparkSession, definition: Definition) -> None:
     """Create the folders of late rows and of results; raise if one cannot be written."""
-    for option in ("late_to", "results_to"):
-        folder = getattr(definition, option)
+    for option in _FOLDERS:
+        folder = getattr(definition.options, option)
         if folder is None:
             continue
         try:

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 
 from handshake.engines.spark.joins.definition import Definition
-from handshake.engines.spark.joins.inputs import watermark_delay
 from handshake.engines.spark.joins.native import WHY
 from handshake.errors import InputError
 from handshake.joins.spec import SIDES, explain_unmatched
 from handshake.joins.waiting import explain_best, explain_waiting
 from handshake.windows import Duration
 
-__all__ = ["FramePlan", "explain_result", "plan_of", "recall", "remember"]
+__all__ = ["FramePlan", "explain_result", "recall", "remember"]
 
 _ATTRIBUTE = "_handshake_plan"
 _RUNS = {
@@ -35,8 +34,6 @@ class FramePlan:
     """`streaming`, `static`, `batch` or `native`."""
     name: str | None
     """The name of the join in the query's progress; None before the join is made."""
-    delays: tuple[int | None, int | None]
-    """The delays of the watermarks, in milliseconds."""
 
     def explain(self) -> str:
         """Return the plan as text."""
@@ -56,12 +53,12 @@ def _lines(plan: FramePlan) -> Iterator[str]:
     yield f"segments    {definition.segments}, over {definition.partitions} shuffle partitions"
     yield from _kind(plan)
     kept = "windows" if plan.runs == "streaming" else "tuples, until the session ends,"
-    place = (
-        f"lie under {definition.root}" if definition.state == "directory" else "lie in Spark's state store"
-    )
+    stored = definition.options.state == "store"
+    place = "lie in Spark's state store" if stored else f"lie under {definition.root}"
     yield f"state       {kept} {place}"
-    if definition.results_to is not None:
-        yield f"results     in Parquet files under {definition.results_to}; the DataFrame has a row per file"
+    results_to = definition.options.results_to
+    if results_to is not None:
+        yield f"results     in Parquet files under {results_to}; the DataFrame has a row per file"
     if plan.runs == "streaming" and plan.name is not None:
         yield f"progress    observedMetrics['{plan.name}'] of the query's progress"
 
@@ -92,7 +89,7 @@ def _times(plan: FramePlan) -> Iterator[str]:
         return
     marks = [
         name if delay is None else f"{name} (watermark {_length(delay)} behind)"
-        for name, delay in zip((f"l.{left}", f"r.{right}"), plan.delays, strict=True)
+        for name, delay in zip((f"l.{left}", f"r.{right}"), plan.definition.delays, strict=True)
     ]
     yield f"time        {marks[0]}, {marks[1]}"
 
@@ -114,17 +111,6 @@ def _routing(definition: Definition) -> str:
                 f"{routing.overlap} to either side, of {routing.cells}"
             )
     return f"to all: {routing.why}; each tuple stays in one segment and is compared in all"
-
-
-def plan_of(
-    left: DataFrame, right: DataFrame, definition: Definition, runs: str, name: str | None
-) -> FramePlan:
-    """Return the plan of a join, with the delays of its watermarks."""
-    delays = tuple(
-        None if time is None or not frame.isStreaming else watermark_delay(frame, time)
-        for frame, time in zip((left, right), definition.times, strict=True)
-    )
-    return FramePlan(definition, runs, name, (delays[0], delays[1]))
 
 
 def remember(frame: DataFrame, plan: FramePlan) -> DataFrame:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -43,24 +43,27 @@ _ROWS, _BYTES = 1 << 18, 1 << 26
 """The size of a row group: it ends when one of them is reached."""
 
 
-def check_late(definition: Definition, streaming: Sequence[bool]) -> None:
-    """Raise if late rows of a join cannot be kept."""
-    if not all(streaming):
+def check_late(definition: Definition) -> None:
+    """Raise if late rows are wanted and cannot be kept."""
+    if definition.options.late_to is None:
+        return
+    if not all(definition.streaming):
         raise UnsupportedError("late_to is for joins of two streams; no row of a batch DataFrame is late")
     check_late_columns(definition.spec.sides)
 
 
-def check_results(definition: Definition, streaming: Sequence[bool]) -> None:
-    """Raise if the results of a join cannot be written to files by its segments."""
-    if not all(streaming):
+def check_results(definition: Definition) -> None:
+    """Raise if segments are to write the results to files and cannot."""
+    folder = definition.options.results_to
+    if folder is None:
+        return
+    if not all(definition.streaming):
         raise UnsupportedError(
             "results_to is for joins of two streams, and an input is a batch DataFrame; leave results_to out "
             "and write the DataFrame: joined.write.parquet(…)"
         )
-    if definition.results_to == definition.late_to:
-        raise UnsupportedError(
-            f"results_to and late_to are both '{definition.late_to}'; name two different folders"
-        )
+    if folder == definition.options.late_to:
+        raise UnsupportedError(f"results_to and late_to are both '{folder}'; name two different folders")
     for field in definition.output:
         try:
             pq.write_table(pa.schema([field]).empty_table(), pa.BufferOutputStream())
@@ -172,8 +175,9 @@ class ResultFiles:
     """The results of one micro-batch of a segment on their way to a file."""
 
     def __init__(self, definition: Definition, files: SegmentFiles) -> None:
-        assert definition.results_to is not None
-        self._store, self._schema, self._files = open_store(definition.results_to), definition.output, files
+        folder = definition.options.results_to
+        assert folder is not None
+        self._store, self._schema, self._files = open_store(folder), definition.output, files
 
     def write(self, results: Iterable[pa.RecordBatch]) -> WrittenFile | None:
         """Write the results as they are found."""
@@ -186,7 +190,7 @@ class LateFiles:
 
     def __init__(self, definition: Definition, files: SegmentFiles) -> None:
         self._definition, self._files = definition, files
-        self._rows: tuple[list[pa.RecordBatch], ...] | None = ([], []) if definition.late_to else None
+        self._rows: tuple[list[pa.RecordBatch], ...] | None = ([], []) if definition.options.late_to else None
 
     def add(self, side: int, batch: pa.RecordBatch, times: Any, late: Any, mark: int) -> None:
         """Take the late rows of a batch, whose times are those given."""
@@ -201,6 +205,6 @@ class LateFiles:
     def write(self) -> None:
         """Write the files of both sides."""
         for side, batches in enumerate(self._rows or ()):
-            store = open_store(str(self._definition.late_to))
+            store = open_store(str(self._definition.options.late_to))
             schema = batches[0].schema if batches else pa.schema([])
             self._files.write(store, f"{SIDES[side]}/", batches, schema)

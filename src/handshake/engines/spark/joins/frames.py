@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any
 
 import pyspark
 from pyspark.errors import PySparkException
@@ -18,25 +18,26 @@ from handshake.engines.spark.joins.dataflow import join_batches, join_static, jo
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.directories import (
     check_root,
-    given_folder,
     new_scratch,
     prepare_folders,
     root_of,
     with_directory,
+    with_folders,
 )
-from handshake.engines.spark.joins.explain import FramePlan, plan_of, remember
+from handshake.engines.spark.joins.explain import FramePlan, remember
 from handshake.engines.spark.joins.files import check_late, check_results
 from handshake.engines.spark.joins.inputs import (
     arrow_schema,
+    check_idle,
     check_output,
     check_texts,
     event_time,
-    idle_rule,
     qualifiers,
+    watermark_delay,
 )
 from handshake.engines.spark.joins.native import is_native, join_natively
 from handshake.engines.spark.joins.pipelines import readable
-from handshake.engines.spark.joins.refresh import refresh_period
+from handshake.engines.spark.joins.refresh import check_refresh
 from handshake.engines.spark.joins.result_time import add_result_time, check_result_time
 from handshake.engines.spark.private import has_class
 from handshake.engines.spark.workers import (
@@ -49,6 +50,7 @@ from handshake.errors import ExpressionError, UnsupportedError, WindowError
 from handshake.joins.spec import SIDES
 from handshake.joins.waiting import BestMatch
 from handshake.kinds import INNER, JoinKind, kind_of_join
+from handshake.options import Options
 from handshake.plan.build import Expression
 from handshake.plan.expr import Expr, Literal
 from handshake.plan.parse import parse
@@ -56,9 +58,8 @@ from handshake.schema import BOOL
 from handshake.windows import Spec, Windows, windows_of
 
 __all__ = [
+    "JoinRequest",
     "Predicate",
-    "check_kind",
-    "check_state",
     "check_windows",
     "define",
     "explain_frames",
@@ -79,83 +80,62 @@ Predicate = str | Expression | Column | None
 
 
 @dataclass(frozen=True)
-class _JoinRequest:
-    """The arguments of `handshake.join` for DataFrames."""
+class JoinRequest:
+    """A join of two DataFrames as a value, without its options."""
 
-    left: DataFrame
-    right: DataFrame
-    on: Predicate = None
-    window: Spec = None
-    left_window: Spec = None
-    right_window: Spec = None
-    time: str | None = None
-    left_time: str | None = None
-    right_time: str | None = None
-    how: str = "inner"
-    method: str = "auto"
+    on: Predicate
+    windows: Windows
+    times: tuple[str | None, str | None]
+    kind: JoinKind = INNER
     suffix: str = "_right"
     aliases: tuple[str, str] | None = None
-    segments: int | None = None
-    state_dir: str | None = None
-    state: str = "directory"
-    name: str | None = None
-    result_time: str | None = None
-    idle: str | None = None
-    refresh: str | None = None
-    late_to: str | None = None
-    results_to: str | None = None
-
-    def plan(self) -> FramePlan:
-        """Check the request and plan the join; every error shows here, before the join runs."""
-        kind = kind_of_join(self.how)
-        check_kind(kind, (self.left.isStreaming, self.right.isStreaming))
-        definition = define(
-            self.left, self.right, self.on, windows_of(self.window, self.left_window, self.right_window),
-            (self.left_time or self.time, self.right_time or self.time), method=self.method,
-            suffix=self.suffix, aliases=self.aliases, segments=self.segments, state_dir=self.state_dir,
-            state=self.state, kind=kind, result_time=self.result_time, idle=self.idle, late_to=self.late_to,
-            results_to=self.results_to,
-        )  # fmt: skip
-        check_result_time(definition, self.result_time)
-        return plan_frames(self.left, self.right, definition, self.name, self.refresh)
+    best: BestMatch | None = None
 
 
-def plan_frames(
-    left: DataFrame, right: DataFrame, definition: Definition, name: str | None, refresh: str | None = None
-) -> FramePlan:
+def join_frames(left: DataFrame, right: DataFrame, request: JoinRequest, options: Options) -> DataFrame:
+    """Join DataFrames; the result streams if one of them does."""
+    left, right = readable(left, 0), readable(right, 1)
+    use_this_python(left.sparkSession)
+    return run_plan(left, right, plan_frames(left, right, define(left, right, request, options)))
+
+
+def explain_frames(
+    left: DataFrame, right: DataFrame, on: Predicate, options: Options, *, window: Spec = None,
+    left_window: Spec = None, right_window: Spec = None, time: str | None = None,
+    left_time: str | None = None, right_time: str | None = None, how: str = "inner",
+    suffix: str = "_right", aliases: tuple[str, str] | None = None, ordered: bool = False,
+) -> str:  # fmt: skip
+    """Explain how a join of DataFrames would run; it takes the arguments of `handshake.join`."""
+    left, right = readable(left, 0), readable(right, 1)
+    windows = windows_of(window, left_window, right_window)
+    times = (left_time or time, right_time or time)
+    request = JoinRequest(on, windows, times, kind_of_join(how), suffix, aliases)
+    return plan_frames(left, right, define(left, right, request, options)).explain()
+
+
+def plan_frames(left: DataFrame, right: DataFrame, definition: Definition) -> FramePlan:
     """Choose how a join runs."""
-    if name == "":
+    if definition.options.name == "":
         raise UnsupportedError("name='' is empty; give the join a name such as 'matches', or leave it out")
     runs = _runs(left, right, definition)
-    definition = replace(definition, refresh=refresh_period(refresh, runs))
     if runs != "native":
         check_root(definition)
-    return plan_of(left, right, definition, runs, name)
+    return FramePlan(definition, runs, definition.options.name)
 
 
 def _runs(left: DataFrame, right: DataFrame, definition: Definition) -> str:
-    if left.isStreaming and right.isStreaming:
-        return "streaming"
-    if left.isStreaming or right.isStreaming:
-        return "static"
+    if any(definition.streaming):
+        return "streaming" if all(definition.streaming) else "static"
     return "native" if is_native(left, right, definition) else "batch"
 
 
-def join_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **options: Any) -> DataFrame:
-    """Join DataFrames; the result streams if one of them does. Takes the options of `handshake.join`."""
-    left, right = readable(left, 0), readable(right, 1)
-    request = _JoinRequest(left, right, on, **options)
-    use_this_python(left.sparkSession)
-    return run_plan(left, right, request.plan(), request.result_time)
-
-
-def run_plan(left: DataFrame, right: DataFrame, plan: FramePlan, result_time: str | None) -> DataFrame:
+def run_plan(left: DataFrame, right: DataFrame, plan: FramePlan) -> DataFrame:
     """Return the DataFrame of a planned join."""
     if plan.runs != "native":
         check_workers(left.sparkSession)
     plan = plan if plan.name is not None else replace(plan, name=_label())
-    definition = plan.definition
-    if plan.runs != "native" and definition.state == "directory":
+    definition, options = plan.definition, plan.definition.options
+    if plan.runs != "native" and options.state == "directory":
         definition = with_directory(left.sparkSession, definition, plan.runs)
     match plan.runs:
         case "streaming":
@@ -168,79 +148,69 @@ def run_plan(left: DataFrame, right: DataFrame, plan: FramePlan, result_time: st
             joined = join_natively(left, right, definition)
         case _:
             joined = join_batches(left, right, definition)
-    if result_time is not None and definition.results_to is None:
-        joined = add_result_time(joined, left, right, plan.definition, result_time)
+    if options.result_time is not None and options.results_to is None:
+        joined = add_result_time(joined, left, right, definition)
     return remember(joined, plan)
 
 
-def explain_frames(left: DataFrame, right: DataFrame, on: Predicate = None, **options: Any) -> str:
-    """Explain how a join of DataFrames would run; options that do not bear on it are left out."""
-    known = {field.name for field in fields(_JoinRequest)}
-    taken = {name: value for name, value in options.items() if name in known}
-    return _JoinRequest(readable(left, 0), readable(right, 1), on, **taken).plan().explain()
+_CHECKS = (check_idle, check_late, check_result_time, check_results, check_refresh)
+"""The checks of options by the modules that use them; each raises an error if the join cannot have one."""
 
 
-def define(
-    left: DataFrame, right: DataFrame, on: Predicate, windows: Windows,
-    times: tuple[str | None, str | None], *, method: str = "auto", suffix: str = "_right",
-    aliases: tuple[str, str] | None = None, segments: int | None = None, state_dir: str | None = None,
-    state: str = "directory", kind: JoinKind = INNER, result_time: str | None = None, idle: str | None = None,
-    best: BestMatch | None = None, late_to: str | None = None, results_to: str | None = None,
-) -> Definition:  # fmt: skip
-    """Return the definition of a join, which is sent to its tasks."""
-    frames, session = (left, right), left.sparkSession
-    streaming = [frame.isStreaming for frame in frames]
+def define(left: DataFrame, right: DataFrame, request: JoinRequest, options: Options) -> Definition:
+    """Return the definition of a join, which is sent to its tasks; every error shows here."""
+    frames, session, windows = (left, right), left.sparkSession, request.windows
+    streaming = (left.isStreaming, right.isStreaming)
+    check_kind(request.kind, streaming)
     check_windows(windows, streaming)
     schemas = tuple(arrow_schema(frame, side) for side, frame in enumerate(frames))
-    named = tuple(event_time(frame, side, times[side], windows) for side, frame in enumerate(frames))
-    if (named[0] is None) != (named[1] is None):
+    times = tuple(event_time(frame, side, request.times[side], windows) for side, frame in enumerate(frames))
+    if (times[0] is None) != (times[1] is None):
         if windows.timed:
             raise WindowError("a time column is named for one input only; name one for both")
-        named = (None, None)
-    predicate, aliases = predicate_for(on, left, right, aliases)
-    check_state(state, state_dir, windows, streams=all(streaming))
-    root = "" if state == "store" else root_of(session, state_dir, lasting=all(streaming))
+        times = (None, None)
+    delays = tuple(watermark_delay(frame, time) for frame, time in zip(frames, times, strict=True))
+    predicate, aliases = predicate_for(request.on, left, right, request.aliases)
+    check_state(options, windows, streams=all(streaming))
+    stored = options.state == "store"
     partitions = _setting(session, _PARTITIONS, 200)
-    segments = _segments(session, segments, partitions)
+    segments = options.segments or max(min(partitions, _cores(session)), 1)
     definition = Definition(
-        schemas[0], schemas[1], predicate, windows, (named[0], named[1]), method, suffix, aliases,
-        segments=segments, partitions=partitions if all(streaming) else segments, root=root,
-        marker="", retain=_setting(session, "spark.sql.streaming.minBatchesToRetain", 100),
-        scratch=new_scratch(), spread=any(streaming) and not all(streaming),
-        versions=versions(), kind=kind,
-        state=state,
-        result_time=result_time if all(streaming) and (kind != INNER or results_to is not None) else None,
-        idle=None if idle is None else idle_rule(idle, (left, right), (named[0], named[1]), windows),
-        best=best, late_to=given_folder(session, "late_to", late_to),
-        results_to=given_folder(session, "results_to", results_to),
+        schemas[0], schemas[1], predicate, windows, (times[0], times[1]), request.suffix, aliases,
+        segments=segments, partitions=partitions if all(streaming) else segments,
+        root="" if stored else root_of(session, options.state_dir, lasting=all(streaming)), marker="",
+        retain=_setting(session, "spark.sql.streaming.minBatchesToRetain", 100), kind=request.kind,
+        options=with_folders(session, options), scratch=new_scratch(), streaming=streaming,
+        delays=(delays[0], delays[1]), best=request.best, versions=versions(),
     )  # fmt: skip
-    if late_to is not None:
-        check_late(definition, streaming)
+    for check in _CHECKS:
+        check(definition)
     check_texts(definition, frames)
     check_output(definition, session.conf.get("spark.sql.caseSensitive", "false") == "true")
-    if results_to is not None:
-        check_results(definition, streaming)
     return definition
 
 
-def check_state(state: str, state_dir: str | None, windows: Windows, *, streams: bool) -> None:
+def check_state(options: Options, windows: Windows, *, streams: bool) -> None:
     """Refuse `state="store"` for joins that keep no windows of time, and with a directory."""
-    if state == "store" and not streams:
+    if options.state != "store":
+        return
+    if not streams:
         raise UnsupportedError(
             'state="store" keeps the windows of two streams, and an input is a batch DataFrame; leave it out'
         )
-    if state == "store" and state_dir is not None:
+    if options.state_dir is not None:
         raise UnsupportedError(
-            f"state=\"store\" needs no directory, and state_dir='{state_dir}' was given; leave one out"
+            f"state=\"store\" needs no directory, and state_dir='{options.state_dir}' was given; leave one "
+            "out"
         )
-    if state == "store" and windows.counted:
+    if windows.counted:
         raise UnsupportedError(
             f'state="store" keeps windows of time, and the windows are {windows}: the order of rows may '
             "change if a task runs again; pass state_dir=…"
         )
 
 
-def check_windows(windows: Windows, streaming: list[bool]) -> None:
+def check_windows(windows: Windows, streaming: Sequence[bool]) -> None:
     """Raise `WindowError` if windows do not fit what streams: two streams need them, one takes none."""
     if all(streaming) and (windows.left is None or windows.right is None):
         raise WindowError(
@@ -284,12 +254,6 @@ def predicate_for(
 
 
 # Settings
-
-
-def _segments(session: SparkSession, segments: Any, partitions: int) -> int:
-    if segments is None:
-        return max(min(partitions, _cores(session)), 1)
-    return int(segments)
 
 
 def _setting(session: SparkSession, name: str, default: int) -> int:

@@ -11,21 +11,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructField, StructType
 
 from handshake.engines.spark.joins.connect import connect_alias
-from handshake.engines.spark.joins.definition import Definition, Idle
+from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.private import WATERMARK, analysed_plan, elements
 from handshake.engines.spark.types import arrow_type, spark_schema
 from handshake.errors import InputError, SchemaError, UnsupportedError, WindowError, suggest
 from handshake.joins.spec import SIDES
 from handshake.plan.expr import Column, walk
-from handshake.schema import UNITS
-from handshake.windows import Duration, Windows
+from handshake.windows import Windows
 
 __all__ = [
     "arrow_schema",
+    "check_idle",
     "check_output",
     "check_texts",
     "event_time",
-    "idle_rule",
     "output_type",
     "qualifiers",
     "session_zone",
@@ -123,39 +122,34 @@ def _some_time(frame: DataFrame) -> str | None:
     return times[0] if times else None
 
 
-def watermark_delay(frame: DataFrame, time: str) -> int:
-    """Return the delay of the watermark on a column, in milliseconds; 0 if there is none."""
+def watermark_delay(frame: DataFrame, time: str | None) -> int | None:
+    """Return the delay of the watermark on a stream's column, in milliseconds; None if it is no stream."""
+    if time is None or not frame.isStreaming:
+        return None
     field = next(f for f in frame.schema.fields if f.name.casefold() == time.casefold())
     return int(field.metadata.get(WATERMARK, 0))
 
 
-def idle_rule(
-    text: str, frames: tuple[DataFrame, DataFrame], times: tuple[str | None, str | None], windows: Windows
-) -> Idle:
-    """Return the rule for silent streams.
-
-    Args:
-        text: How long a stream must be silent, such as `5 minutes`.
-        frames: The inputs.
-        times: Their time columns.
-        windows: Their windows.
+def check_idle(definition: Definition) -> None:
+    """Raise if silent streams are to be left out of the watermark and cannot be.
 
     Raises:
         UnsupportedError: An input does not stream.
         WindowError: No window is one of time, or the text is no length of time.
     """
-    if not all(frame.isStreaming for frame in frames):
+    text = definition.options.idle
+    if text is None:
+        return
+    if not all(definition.streaming):
         raise UnsupportedError(
             f"idle='{text}' is for joins of two streams, and an input is a batch DataFrame; leave it out"
         )
-    if not windows.timed or times[0] is None or times[1] is None:
+    if not definition.windows.timed or None in definition.times:
         raise WindowError(
             f"idle='{text}' moves the watermark, which windows of tuples do not follow; leave it out"
         )
-    after = Duration.parse(text).nanoseconds // UNITS["ms"]
-    if after <= 0:
+    if definition.idle is None or definition.idle.after <= 0:
         raise WindowError(f"idle must be a millisecond or longer; '{text}' is not")
-    return Idle(after, (watermark_delay(frames[0], times[0]), watermark_delay(frames[1], times[1])))
 
 
 def check_texts(definition: Definition, frames: tuple[DataFrame, DataFrame]) -> None:

@@ -34,7 +34,7 @@ class SegmentProcessor(StatefulProcessor):
 
     def __init__(self, definition: Definition, name: str) -> None:
         self._definition = _PICKLER.dumps(definition)
-        self._name, self._keeps_chunks = name, definition.state == "store"
+        self._name, self._keeps_chunks = name, definition.options.state == "store"
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare the state of a segment."""

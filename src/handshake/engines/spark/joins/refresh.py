@@ -16,40 +16,31 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from handshake.engines.spark.joins.definition import EACH_BATCH, Definition
 from handshake.engines.spark.private import connect_paths, connect_relation, list_files_again
 from handshake.engines.spark.state.reached import ReachedStore
 from handshake.errors import UnsupportedError, WindowError
-from handshake.windows import Duration
 
-__all__ = ["EACH_BATCH", "Refresher", "refresh_period"]
-
-EACH_BATCH = "batch"
+__all__ = ["Refresher", "check_refresh"]
 
 
-def refresh_period(text: str | None, runs: str) -> float | None:
-    """Return the seconds after which a static side is read again: 0 for every micro-batch, None for never.
-
-    Args:
-        text: `batch`, a length of time such as `10 minutes`, or None.
-        runs: How the join runs.
+def check_refresh(definition: Definition) -> None:
+    """Raise if a static side is to be read again and cannot be.
 
     Raises:
         UnsupportedError: The join is not one of a stream with a batch DataFrame.
         WindowError: The text is no length of time, or not longer than zero.
     """
+    text = definition.options.refresh
     if text is None:
-        return None
-    if runs != "static":
+        return
+    if not definition.spread:
         raise UnsupportedError(
             f"refresh='{text}' is for joins of a stream with a batch DataFrame, which is read again; "
             "leave it out"
         )
-    if text == EACH_BATCH:
-        return 0.0
-    seconds = Duration.parse(text).nanoseconds / 1e9
-    if seconds <= 0:
+    if text != EACH_BATCH and not definition.refresh:
         raise WindowError(f"refresh must be longer than zero; '{text}' is not; 'batch' reads every time")
-    return seconds
 
 
 @dataclass

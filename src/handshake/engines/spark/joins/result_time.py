@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from handshake.engines.spark.joins.definition import Definition
-from handshake.engines.spark.joins.inputs import watermark_delay
 from handshake.engines.spark.private import WATERMARK
 from handshake.errors import UnsupportedError, WindowError
 from handshake.joins.ordering import KindInOrder
@@ -31,8 +30,9 @@ __all__ = ["Dating", "add_result_time", "check_result_time"]
 Array = np.ndarray[Any, Any]
 
 
-def check_result_time(definition: Definition, name: str | None) -> None:
-    """Raise an error if results cannot have a time column of this name; None if it is not wanted."""
+def check_result_time(definition: Definition) -> None:
+    """Raise an error if results are to have a time column and cannot."""
+    name = definition.options.result_time
     if name is None:
         return
     if definition.times[0] is None or definition.times[1] is None:
@@ -47,13 +47,14 @@ def check_result_time(definition: Definition, name: str | None) -> None:
 
 
 def add_result_time(
-    joined: DataFrame, left: DataFrame, right: DataFrame, definition: Definition, name: str
+    joined: DataFrame, left: DataFrame, right: DataFrame, definition: Definition
 ) -> DataFrame:
     """Return a join with the time of its results, and a watermark on it."""
-    times = definition.times
+    times, name = definition.times, definition.options.result_time
+    assert name is not None
     assert times[0] is not None
     assert times[1] is not None
-    delay = max(watermark_delay(left, times[0]), watermark_delay(right, times[1]))
+    delay = max(delay or 0 for delay in definition.delays)
     if definition.result_time is None:
         start = len(left.columns) if definition.kind.shown[0] else 0
         places = [left.columns.index(times[0])] if definition.kind.shown[0] else []

@@ -60,7 +60,7 @@ chunks = ChunkCache()
 
 @dataclass
 class SegmentTally:
-    """The figures of one micro-batch of a segment."""
+    """The figures of one micro-batch of a segment, with the names that they have in the registry."""
 
     rows: list[int] = field(default_factory=lambda: [0, 0])
     late: list[int] = field(default_factory=lambda: [0, 0])
@@ -80,6 +80,12 @@ class SegmentTally:
     written_bytes: int = 0
     newest: int | None = None
     """The newest event time of the micro-batch."""
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures by their names in `REPORTS["micro_batch"]`; rows and late rows of both sides."""
+        left, right = self.held
+        both = {"rows": sum(self.rows), "late": sum(self.late), "held_left": left, "held_right": right}
+        return {**vars(self), **both}
 
 
 class _NewTuples(NamedTuple):
@@ -361,10 +367,11 @@ class SegmentStep:
             here = chunk.place(start, stop)
             late = ~chunk.admitted[here]
             self.tally.late[side] += int(late.sum())
-            if self.definition.late_to is not None and self.manifest.watermark is not None and late.any():
+            mark = self.manifest.watermark
+            if self.definition.options.late_to is not None and mark is not None and late.any():
                 batch = chunk.batch.slice(here.start, here.stop - here.start)
                 times = integers(stored_column(batch, self.spec.sides[side], TIME))
-                self._late.add(side, batch, times, late, self.manifest.watermark)
+                self._late.add(side, batch, times, late, mark)
 
     def _visits(self, arrival: PackedChunk) -> Ranges:
         """Return the ranges of a chunk's tuples that may have matches in this segment."""

@@ -24,7 +24,7 @@ from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.files import WrittenFile, large_pieces
 from handshake.engines.spark.joins.ranked import add_hidden, choose_best
 from handshake.engines.spark.joins.routing import home_rows
-from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
+from handshake.engines.spark.joins.segment import SegmentStep
 from handshake.engines.spark.private import batch_number, query_id, run_id
 from handshake.engines.spark.state.blocks import Layout, block_edges
 from handshake.engines.spark.state.chunks import ChunkRef
@@ -87,7 +87,7 @@ def pack_task(definition: Definition, side: int, *, finite: bool) -> Callable[[B
     def pack_tuples(batches: Batches) -> Batches:
         freeze_libraries()
         task = _task()
-        store = _store(definition) if definition.state == "directory" else None
+        store = _store(definition) if definition.options.state == "directory" else None
         folder = _batch_folder(definition, task, finite)
         if folder is None:
             # a static side that is packed again later gets another stage, and so another folder
@@ -234,7 +234,7 @@ class Segments:
             batch_number(task), self._folder(), now=timer.getCurrentProcessingTimeInMs(),
             take_over=None if change is None else change.take_over, run=_run(task),
         )  # fmt: skip
-        blobs = blobs_of(step.results()) if definition.results_to is None else _file_rows(step)
+        blobs = blobs_of(step.results()) if definition.options.results_to is None else _file_rows(step)
         for blob in blobs:
             yield _frame(blob, None, [0] * len(FIGURES))
         self._set_timer(step, timer)
@@ -282,15 +282,10 @@ class Segments:
 
 def figures_row(step: SegmentStep) -> pd.DataFrame:
     """Return the output row that reports the figures of a segment's micro-batch."""
-    tally: SegmentTally = step.tally
-    figures = [
-        sum(tally.rows), sum(tally.late), tally.no_time, tally.unmatchable, tally.visits, tally.comparisons,
-        tally.results, tally.matched, tally.unmatched, tally.pending, tally.finalised, *tally.held,
-        tally.chunks, tally.state_bytes, tally.read_bytes, tally.written_bytes,
-        *(_milliseconds(at, step) for at in (tally.newest, step.manifest.watermark)),
-    ]  # fmt: skip
-    segment = {"segment": step.segment, **dict(zip(FIGURES, figures, strict=True))}
-    return _frame(None, json.dumps(segment), figures)
+    times = {"newest": step.tally.newest, "watermark": step.manifest.watermark}
+    found = {**step.tally.figures(), **{name: _milliseconds(at, step) for name, at in times.items()}}
+    figures = {name: found[name] for name in FIGURES}
+    return _frame(None, json.dumps({"segment": step.segment, **figures}), [*figures.values()])
 
 
 def _milliseconds(time: int | None, step: SegmentStep) -> int:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from handshake.engines.spark.joins.best import best_frames
-from handshake.engines.spark.joins.frames import join_frames
+from handshake.engines.spark.joins.frames import JoinRequest, join_frames
 from handshake.engines.spark.joins.inputs import arrow_schema
 from handshake.engines.spark.types import carrier, spark_schema
 from handshake.joins.asof import AsOf, split_keys
@@ -34,7 +34,7 @@ from handshake.plan.expr import (
 )
 from handshake.plan.expr import walk as parts_of
 from handshake.schema import UNITS, Field, Int, Interval, Schema, Timestamp, arrow_of
-from handshake.windows import Duration, Window
+from handshake.windows import Duration, Window, Windows
 
 __all__ = ["TIME", "join_inputs", "join_results", "join_source", "with_times"]
 
@@ -129,10 +129,9 @@ def _join_next(
     at = f"{streams[-1]}_at" if timed or len(streams) < len(node.inputs) else None
     if node.match:
         return _Side(_join_as_of(node, left, right, now, state_dir), streams, None, None), later
-    joined = join_frames(
-        left.frame, right.frame, Expression(on), left_window=left.window, right_window=right.window,
-        left_time=left.time, right_time=right.time, state_dir=state_dir, result_time=at, how=node.kind.name,
-    )  # fmt: skip
+    windows, times = Windows(left.window, right.window), (left.time, right.time)
+    request = JoinRequest(Expression(on), windows, times, node.kind)
+    joined = join_frames(left.frame, right.frame, request, Options(state_dir=state_dir, result_time=at))
     return _Side(joined, streams, at, _shorter(left.window, right.window)), later
 
 
