@@ -138,6 +138,13 @@ def test_a_metric_of_micro_batches_that_is_exported(monkeypatch: pytest.MonkeyPa
     assert 'handshake_visits_total{engine="spark",query="market"} 14.0' in watch.text()
 
 
+@dataclass(frozen=True)
+class More(Options):
+    """All options, and one more."""
+
+    limit: int | None = None
+
+
 def test_an_option_of_joins_on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An option travels to the tasks in the definition of a join; joins of tables and queries refuse it."""
     from handshake.engines.spark.engine import SparkEngine, frames_plan
@@ -146,10 +153,6 @@ def test_an_option_of_joins_on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch
     option = Option("Rows per micro-batch.", ("spark",), least=1, frames="streaming DataFrames")
     monkeypatch.setitem(OPTIONS, "limit", option)
     monkeypatch.setitem(_TYPES, "limit", int | None)
-
-    @dataclass(frozen=True)
-    class More(Options):
-        limit: int | None = None
 
     with pytest.raises(UnsupportedError, match="limit is a whole number from 1 up; 0 was given"):
         More(limit=0)

@@ -276,7 +276,7 @@ class Options:
         str | Path | Callable[[str, Any], None] | None,
         Option(
             "Keep late rows, and rows dropped without a time: a folder for Parquet files, in a folder per "
-            "stream, or (local) a function of a stream's name and a batch. Spark writes each row once.",
+            "stream, or a function of a stream's name and a batch. Spark writes each row once.",
             _SOFTWARE, ("join", "run"), metavar="DIR", only={"join": _LOCAL, "run": _LOCAL},
             frames="streaming DataFrames",
         ),

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import handshake.joins.arrangements.cell.cell as cell_module
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.io.frames import conform
 from handshake.joins.arrangements.cell.cell import Cell
@@ -238,11 +237,10 @@ def test_windows_that_fill_and_expire_agree_with_three_steps(on):
             assert all(core.comparisons > 0 for core in figures.cores)
 
 
-def test_scanned_basic_windows_take_the_size_of_the_cost_model(monkeypatch):
+def test_scanned_basic_windows_take_the_size_of_the_cost_model():
     fixed = CostModel(alpha=20e-6, beta=1e-9, row_bytes=8)
-    monkeypatch.setattr(cell_module, "measure_costs", lambda *_: fixed)
     spec = number_spec("l.x = r.x + 1", method="scan", tuning=Tuning(fitted_from=4096))
-    cell = Cell(spec, cores=2)
+    cell = Cell(spec, cores=2, model=fixed)
     for k in range(64):
         pushed(cell, [(k % 2, numbers(np.arange(1024) * 31 + k))])  # drained, so that none are put together
     cell.close()

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 import handshake
-import handshake.engines.spark.joins.segment as segment
 from handshake.engines.spark.failures import reason
-from handshake.engines.spark.state.chunks import ChunkCache
+from handshake.engines.spark.joins.held import chunks
+from handshake.engines.spark.state.pack import pack
 from handshake.engines.spark.state.reading import read_state
 from handshake.engines.spark.state.store import StateError, Store
 from handshake.errors import InputError, UnsupportedError
@@ -60,14 +60,14 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_seen_in_the_next_batch(damage, cached, tmp_path, monkeypatch):
+def test_damage_is_seen_in_the_next_batch(damage, cached, tmp_path):
     """Also where this process has had the chunk in its hands before."""
     rng = Random(damage)
     cluster, stream = cluster_of(BAND, WINDOW, tmp_path, 2), Stream(rng, lambda _: rng.randint(0, 99))
     for _ in range(3):
         cluster.run(stream.batch(5, 5))
-    if not cached:
-        monkeypatch.setattr(segment, "chunks", ChunkCache())
+    for ref in () if cached else [ref for manifest in cluster.manifests() for ref in manifest.refs]:
+        chunks.drop(cluster.store, ref)
     name = cluster.manifests()[1].windows[0][0].name
     act, words = DAMAGES[damage]
     act(tmp_path / name)
@@ -77,19 +77,17 @@ def test_damage_is_seen_in_the_next_batch(damage, cached, tmp_path, monkeypatch)
     assert words in str(error.value)
 
 
-def test_new_tuples_that_are_damaged_are_seen(tmp_path, monkeypatch):
+def test_new_tuples_that_are_damaged_are_seen(tmp_path):
     """Between the task that packs them and those that read them."""
-    import spark_steps
 
     def packed(*args):
-        for arrival in spark_steps_pack(*args):
+        for arrival in pack(*args):
             flip(tmp_path / arrival.ref.name)
             yield arrival
 
-    spark_steps_pack = spark_steps.pack
-    monkeypatch.setattr(spark_steps, "pack", packed)
     rng = Random(1)
     cluster, stream = cluster_of(BAND, WINDOW, tmp_path, 2), Stream(rng, lambda _: rng.randint(0, 99))
+    cluster.pack = packed
     with pytest.raises(StateError, match=r"batch/0/left-0-0-\w+\.chunk' is damaged"):
         cluster.run(stream.batch(5, 5))
 

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-import spark_steps
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.routing import choose_routing
 from handshake.engines.spark.joins.tasks import _remove_old_batches, probe_task, references
@@ -161,7 +160,7 @@ def _check_no_garbage(running: Restarting, stream: Stream) -> None:
     assert len(os.listdir(os.path.join(cluster.definition.root, FOLDER, "batch"))) <= 2
 
 
-def test_a_join_that_a_query_uses_twice_keeps_two_states_apart(tmp_path, monkeypatch):
+def test_a_join_that_a_query_uses_twice_keeps_two_states_apart(tmp_path):
     """Spark runs such a join twice on the same references, in the same folder."""
     packed: dict = {}
 
@@ -171,9 +170,10 @@ def test_a_join_that_a_query_uses_twice_keeps_two_states_apart(tmp_path, monkeyp
             packed[key] = list(pack(definition, side, batches, store, folder, number))
         return packed[key]
 
-    monkeypatch.setattr(spark_steps, "pack", pack_once)
     rng = Random(5)
     twins = [cluster_of(EQUAL, "8 seconds", tmp_path, segments=2) for _ in range(2)]
+    for twin in twins:
+        twin.pack = pack_once
     stream, results = Stream(rng, lambda _: rng.randint(0, 9)), [[], []]
     for _ in range(70):
         parts = stream.batch(2, 2)

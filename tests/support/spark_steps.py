@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -68,6 +68,8 @@ class Cluster:
     definition: Definition
     store: Store
     folder: str = FOLDER
+    pack: Callable[..., Iterable[PackedChunk]] = pack
+    """Packs the tuples of a partition."""
     delay: int = 0
     states: list[bytes | None] = field(default_factory=list)
     maps: list[MapState] = field(default_factory=list)
@@ -115,7 +117,7 @@ class Cluster:
             arrival
             for side, partitions in enumerate(parts)
             for number, table in enumerate(partitions)
-            for arrival in pack(self.definition, side, table.to_batches(), store, folder, number)
+            for arrival in self.pack(self.definition, side, table.to_batches(), store, folder, number)
         ]
 
     def change(self, definition: Definition) -> None:

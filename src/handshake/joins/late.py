@@ -17,9 +17,10 @@ from handshake.io.sinks import sink_for
 from handshake.joins.driver import StreamLike
 from handshake.schema import UNITS
 
-__all__ = ["LATE_BY", "LateRows", "LateStream", "LateTo", "check_late_columns", "with_lag"]
+__all__ = ["LATE_BY", "LateCall", "LateRows", "LateStream", "LateTo", "check_late_columns", "with_lag"]
 
-LateTo = str | Path | Callable[[str, pa.RecordBatch], None]
+LateCall = Callable[[str, pa.RecordBatch], None]
+LateTo = str | Path | LateCall
 """A function of a stream's name and a batch of late rows, or a folder for files of them."""
 LATE_BY = "late_by"
 """The column that says how far behind the watermark a late row was."""

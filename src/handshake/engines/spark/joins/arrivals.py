@@ -1,4 +1,4 @@
-"""New rows of a micro-batch: chunks in memory, and the order in which their rows arrive."""
+"""New rows of a micro-batch: what a segment reads of them, and the order in which they arrive."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.routing import home_rows, visit_ranges
 from handshake.engines.spark.state.blocks import Ranges
+from handshake.engines.spark.state.kept import Chunks
+from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PLACE, PackedChunk
-from handshake.joins.driver import add_columns
-from handshake.joins.spec import OTHER, OWN
+from handshake.joins.driver import add_columns, lies_ready, stored_column
+from handshake.joins.spec import OTHER, OWN, TIME
+from handshake.kernels.columns import integers
+from handshake.windows import is_late
 
-__all__ = ["NewChunk", "arrival_stamps", "turn_stamps"]
+__all__ = ["Loader", "NewChunk", "arrival_stamps", "turn_stamps"]
 
 Array = np.ndarray[Any, Any]
 
@@ -30,6 +36,8 @@ class NewChunk:
     """Which rows of the chunk they are."""
     admitted: Array | None
     """A mask of tuples that are not late; None if no tuple is late."""
+    read_bytes: int
+    """The bytes that were read."""
     counts: tuple[Array, Array] | None = None
     spare: tuple[str, ...] = ()
     """Hidden columns that only the order of arrival needs."""
@@ -57,6 +65,97 @@ class NewChunk:
         if start < stop:
             raise AssertionError(f"rows {start} to {stop} of a chunk were not read")
         return slice(0, 0)
+
+
+class Loader:
+    """The reading of new tuples by a segment: those whose home it is, and those that may have matches in it.
+
+    Args:
+        definition: The join.
+        segment: The number of the segment.
+        manifest: Its next manifest, with the cuts of this micro-batch.
+        store: Where chunks are.
+    """
+
+    def __init__(self, definition: Definition, segment: int, manifest: Manifest, store: Chunks) -> None:
+        self._definition, self._segment = definition, segment
+        self._manifest, self._store = manifest, store
+        self._spec = definition.spec
+
+    def home(self, arrival: PackedChunk) -> tuple[int, int]:
+        """Return the range of a chunk's tuples whose home is this segment."""
+        span = self._manifest.router.home.span(self._segment)
+        return home_rows(arrival.offsets, span, arrival.seed)
+
+    def visits(self, arrival: PackedChunk) -> Ranges:
+        """Return the ranges of a chunk's tuples that may have matches in this segment."""
+        routing, router = self._definition.routing, self._manifest.router
+        return visit_ranges(arrival.offsets, router, routing, self._segment)
+
+    def load(self, arrivals: Sequence[PackedChunk]) -> list[NewChunk]:
+        """Read the tuples that this segment needs, all files at the same time."""
+        counted = self._spec.windows.counted
+        whole = counted and not self._takes_turns  # a stamp depends on the times of all tuples
+        reads = [
+            arrival.rows(self._store, None if whole else [self.home(arrival), *self.visits(arrival)])
+            for arrival in arrivals
+        ]
+        loaded = []
+        for read in reads:
+            batch = read.batch()
+            admitted = self._not_late(read.chunk, batch)
+            loaded.append(NewChunk(read.chunk, batch, read.ranges, admitted, read.bytes))
+        if counted and loaded:
+            self._stamp(arrivals, loaded)
+        return loaded
+
+    @property
+    def _takes_turns(self) -> bool:
+        """True if windows count tuples that have no times."""
+        return self._spec.windows.counted and any(side.time is None for side in self._spec.sides)
+
+    def _not_late(self, arrival: PackedChunk, batch: pa.RecordBatch) -> Array | None:
+        mark = self._manifest.watermark
+        if mark is None or not self._spec.windows.timed or not is_late(arrival.oldest, mark):
+            return None
+        times = integers(stored_column(batch, self._spec.sides[arrival.side], TIME))
+        mask: Array = ~is_late(times, mark)
+        return mask
+
+    def _stamp(self, arrivals: Sequence[PackedChunk], loaded: list[NewChunk]) -> None:
+        """Stamp tuples for windows that count them."""
+        places = [integers(chunk.batch.column(PLACE)) for chunk in loaded]
+        if self._takes_turns:
+            stamps = turn_stamps(arrivals, places, self._manifest.arrived)
+            for chunk, mine in zip(loaded, stamps, strict=True):
+                chunk.counts, chunk.spare = mine, self._spare(chunk)
+                self._manifest.arrived[chunk.arrival.side] += chunk.arrival.ref.rows
+            return
+        everyone = [
+            np.ones(chunk.batch.num_rows, np.bool_) if chunk.admitted is None else chunk.admitted
+            for chunk in loaded
+        ]
+        counts = arrival_stamps(
+            [chunk.arrival.side for chunk in loaded],
+            [self._times(chunk) for chunk in loaded],
+            places,
+            everyone,
+            self._manifest.arrived,
+        )
+        for chunk, mask, mine in zip(loaded, everyone, counts, strict=True):
+            chunk.counts, chunk.spare = mine, self._spare(chunk)
+            self._manifest.arrived[chunk.arrival.side] += int(mask.sum())
+
+    def _times(self, chunk: NewChunk) -> Array:
+        spec = self._spec.sides[chunk.arrival.side]
+        return integers(stored_column(chunk.batch, spec, TIME))
+
+    def _spare(self, chunk: NewChunk) -> tuple[str, ...]:
+        """Return the names of time columns that only replace missing times; results do not need them."""
+        name, schema = self._spec.sides[chunk.arrival.side].time, chunk.batch.schema
+        if name is None or self._spec.windows.timed or TIME not in schema.names:
+            return ()
+        return (TIME,) if lies_ready(schema.field(name).type, self._spec.unit) else ()
 
 
 def turn_stamps(

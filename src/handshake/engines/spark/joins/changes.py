@@ -8,7 +8,6 @@ read, not changed, so a micro-batch that fails can run again, with the old defin
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ import pyarrow as pa
 
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.files import SegmentFiles
+from handshake.engines.spark.joins.limits import check_change, check_state, windows_in
 from handshake.engines.spark.joins.routing import (
     Epoch,
     Routing,
@@ -34,16 +34,15 @@ from handshake.engines.spark.joins.segment import SegmentStep, without
 from handshake.engines.spark.state.chunks import ChunkRef, read_parts
 from handshake.engines.spark.state.clean_up import FIRST, Generation, claimed_by, generation_of
 from handshake.engines.spark.state.kept import Chunks
-from handshake.engines.spark.state.manifest import Manifest, describe_value
+from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.published import copies_in, withdraw
 from handshake.engines.spark.state.store import StateError, Store, open_store
 from handshake.joins.driver import add_columns, derive_columns, matchable, number_rows, stored_column
 from handshake.joins.matches import lone_rows
-from handshake.joins.spec import OTHER, OWN, ROW, SIDES, TIME, SideSpec
+from handshake.joins.spec import OTHER, OWN, ROW, TIME, SideSpec
 from handshake.kernels.columns import integers
 from handshake.kernels.sorting import order_of
-from handshake.plan.expr import Column, walk
-from handshake.windows import Windows, windows_of
+from handshake.windows import Windows
 
 __all__ = ["Change", "place_of", "postpone", "prepare_change"]
 
@@ -84,7 +83,7 @@ def prepare_change(
     if held is not None and held.about.run == run:
         return None
     if held is not None:
-        _check_state(held.plan, definition)
+        check_state(held.plan, definition)
     if not isinstance(store, Store):
         return None
     if held is not None and _folder_of(held) != folder:
@@ -219,7 +218,7 @@ class Change:
     batch: int
 
     def __post_init__(self) -> None:
-        _check(self.old[0], self.definition)
+        check_change(self.old[0].plan, self.definition)
 
     def begin(self, folder: str, segment: int, owner: str) -> Manifest:
         """Return the manifest of a new segment, which has no rows yet."""
@@ -257,7 +256,7 @@ class Change:
 
     @cached_property
     def _windows(self) -> Windows:
-        return _windows_in(self.old[0].plan)
+        return windows_in(self.old[0].plan)
 
     # Read
 
@@ -364,8 +363,8 @@ class Change:
                 kept.append(rows)
             if all(anchored):
                 guests += [piece.batch.slice(a, b - a) for a, b in without(visits, home)]
-        step.insert(side, step.manifest.windows[side], kept)
-        step.insert(side, step.manifest.guests[side], guests)
+        step.held.insert(side, step.manifest.windows[side], kept)
+        step.held.insert(side, step.manifest.guests[side], guests)
 
 
 def adapt(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
@@ -384,85 +383,3 @@ def adapt(batch: pa.RecordBatch, spec: SideSpec) -> pa.RecordBatch:
     times = {TIME: batch.column(TIME)} if TIME in names else {}
     counts = {name: batch.column(name) for name in (OWN, OTHER) if name in names}
     return add_columns(derive_columns(add_columns(rows, times), spec), counts)
-
-
-# Limits of changes
-
-
-def _windows_in(plan: dict[str, Any]) -> Windows:
-    both = re.fullmatch(r"left (.+), right (.+)", plan["windows"])
-    return windows_of(*((None, both[1], both[2]) if both else (plan["windows"],)))
-
-
-def _check_state(held: dict[str, Any], definition: Definition) -> None:
-    """Refuse another kind of state, and all changes of a join without a directory.
-
-    A definition has a segment with the key 0, whatever the number of segments and partitions. So there is a
-    segment that finds its state and refuses.
-    """
-    plan, now = ({"state": "directory", "kind": "inner", **each} for each in (held, definition.properties))
-    if plan["state"] != now["state"]:
-        raise _refusal("state", plan, now, "windows stay where they are")
-    changed = next((name for name in now if plan.get(name) != now[name]), None)
-    if now["state"] == "store" and changed is not None:
-        raise _refusal(changed, plan, now, 'windows with state="store" stay as they are')
-
-
-def _check(old: Manifest, definition: Definition) -> None:
-    """Refuse a change that rows in the state do not allow."""
-    plan, now = ({"kind": "inner", **each} for each in (old.plan, definition.properties))
-    for name, why in _FIXED.items():
-        if plan.get(name) != now.get(name):
-            raise _refusal(name, plan, now, why)
-    if "best match" in now:
-        changed = next(name for name in now if plan.get(name) != now[name])
-        raise _refusal(changed, plan, now, "as-of and nearest joins do not change on a checkpoint")
-    _check_windows(plan, now, definition)
-    _check_columns(plan, now, definition)
-    if plan["predicate"] != now["predicate"] and any(definition.anchored):
-        why = "which rows have matched was decided by the old one"
-        raise _refusal("predicate", plan, now, why)
-
-
-_FIXED = {
-    "kind": "segments keep other rows for each kind",
-    "best match": "rows wait for one rule",
-    "time columns": "rows are held by their times",
-}
-
-
-def _check_windows(plan: dict[str, Any], now: dict[str, Any], definition: Definition) -> None:
-    kinds = [
-        [None if w is None else w.held for w in windows]
-        for windows in (_windows_in(plan), definition.windows)
-    ]
-    if kinds[0] != kinds[1]:
-        why = "a window by time and one by number of tuples need other stamps of rows that have come"
-        raise _refusal("windows", plan, now, why)
-
-
-def _check_columns(plan: dict[str, Any], now: dict[str, Any], definition: Definition) -> None:
-    parts = [*walk(definition.spec.analysis.predicate)]
-    for side, name in enumerate(f"{side} columns" for side in SIDES):
-        for field in (definition.left, definition.right)[side]:
-            stored = _stored_type(plan[name], field.name)
-            if stored not in (None, str(field.type)):
-                raise _refusal(name, plan, now, f"column '{field.name}' was {stored} and is {field.type}")
-            used = any(isinstance(p, Column) and (p.side, p.name) == (side, field.name) for p in parts)
-            if used and stored is None:
-                raise _refusal("predicate", plan, now, f"rows in the state have no column '{field.name}'")
-
-
-def _stored_type(columns: list[str], name: str) -> str | None:
-    """Return the type of a column in a list such as `["x int32"]`; None if it is not in there."""
-    types = [text.removeprefix(f"{name} ") for text in columns if text.startswith(f"{name} ")]
-    return next((kind for kind in types if re.fullmatch(r"\w+([\[<(].*)?", kind)), None)
-
-
-def _refusal(name: str, plan: dict[str, Any], now: dict[str, Any], why: str) -> StateError:
-    verb = "were" if name.endswith("s") else "was"
-    return StateError(
-        f"the {name} of a join cannot change from {describe_value(plan.get(name))} to "
-        f"{describe_value(now.get(name))} on a checkpoint: {why}; put back what {verb} there, or start "
-        "from a new checkpoint"
-    )

@@ -11,6 +11,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.inputs import output_type
+from handshake.engines.spark.joins.late import IDENTITY
 from handshake.engines.spark.joins.processor import SegmentProcessor
 from handshake.engines.spark.joins.refresh import Refresher
 from handshake.engines.spark.joins.tasks import (
@@ -51,7 +52,7 @@ def join_streams(left: DataFrame, right: DataFrame, definition: Definition, name
         )
     joined = segments.transformWithStateInPandas(
         SegmentProcessor(definition, name), RESULTS, "append", mode
-    ).observe(name, *_metrics())
+    ).observe(name, *_metrics(definition))
     if definition.options.results_to is not None:
         return _file_rows(joined)
     # `to` tells PySpark the columns; it would ask Spark for them, which pipelines do not allow
@@ -109,8 +110,9 @@ def _unpack(blobs: DataFrame, definition: Definition, kind: StructType) -> DataF
     return blobs.mapInArrow(unpack_task(definition), kind)
 
 
-def _metrics() -> list[Any]:
-    """Return each figure of all segments together, and each segment's figures as JSON."""
+def _metrics(definition: Definition) -> list[Any]:
+    """Return each figure of all segments together, each segment's as JSON, and what the segments ran."""
     kinds = {"sum": F.sum, "max": F.max}
     figures = [kinds[metric.kind](metric.name).alias(metric.name) for metric in REPORTS["micro_batch"]]
-    return [*figures, F.collect_list("segment").alias("segments")]
+    which = F.max(F.lit(definition.identity)).alias(IDENTITY)
+    return [*figures, F.collect_list("segment").alias("segments"), which]

@@ -73,6 +73,8 @@ class Definition:
     """Which inputs are streams."""
     delays: tuple[int | None, int | None] = (None, None)
     """The delays of their watermarks, in milliseconds."""
+    calls_late: bool = False
+    """Whether a function of the driver gets late rows (`late`), which then wait in the state directory."""
     ranking: Ranking | None = None
     """The ranking of a nearest join, whose inputs have hidden columns (`joins.nearest`)."""
     best: BestMatch | None = None
@@ -118,6 +120,11 @@ class Definition:
         """The column with the time of results, if segments compute it."""
         computed = self.kind != INNER or self.options.results_to is not None
         return self.options.result_time if computed and all(self.streaming) else None
+
+    @property
+    def keeps_late(self) -> bool:
+        """True if late rows are kept: for a function, or in a folder that the user names."""
+        return self.calls_late or self.options.late_to is not None
 
     @cached_property
     def idle(self) -> Idle | None:

@@ -51,13 +51,14 @@ def check_root(definition: Definition) -> None:
 
 
 def with_folders(session: SparkSession, options: Options) -> Options:
-    """Return options whose folders are absolute paths or URIs."""
+    """Return options for tasks: folders are absolute paths or URIs, and there is no function."""
     if callable(options.late_to):
-        raise UnsupportedError(
-            "on Spark, late_to is a folder: its workers find the late rows, and cannot call a function of "
-            "this program; name a folder, and read it as a stream: spark.readStream.schema(…)"
-            ".parquet(late_to + '/left')"
-        )
+        if is_connect(session):
+            raise UnsupportedError(
+                "a client of Spark Connect cannot read the late rows that a function for late_to gets; name "
+                "a folder, and read it as a stream: spark.readStream.schema(…).parquet(late_to + '/left')"
+            )
+        options = replace(options, late_to=None)
     named: dict[str, Any] = {name: getattr(options, name) for name in _FOLDERS}
     folders: dict[str, Any] = {name: given_folder(session, name, each) for name, each in named.items()}
     return replace(options, **folders)

@@ -30,6 +30,7 @@ __all__ = [
     "ResultFiles",
     "SegmentFiles",
     "WrittenFile",
+    "batch_of",
     "check_late",
     "check_results",
     "large_pieces",
@@ -45,10 +46,15 @@ _ROWS, _BYTES = 1 << 18, 1 << 26
 
 def check_late(definition: Definition) -> None:
     """Raise if late rows are wanted and cannot be kept."""
-    if definition.options.late_to is None:
+    if not definition.keeps_late:
         return
     if not all(definition.streaming):
         raise UnsupportedError("late_to is for joins of two streams; no row of a batch DataFrame is late")
+    if definition.calls_late and definition.options.state == "store":
+        raise UnsupportedError(
+            'a function for late_to gets them from files in the state directory, and state="store" has none; '
+            "name a folder for late_to, or leave state out"
+        )
     check_late_columns(definition.spec.sides)
 
 
@@ -99,6 +105,7 @@ class SegmentFiles:
         self, segment: int, segments: int, batch: int, folder: str, run: str, *, begins: bool
     ) -> None:  # fmt: skip
         self._segment, self._segments, self._batch, self._begins = segment, segments, batch, begins
+        self.folder = folder
         self.query, _, place = folder.partition("/")
         self._query, self._run = _mark(self.query, 12), _mark(run, 8)
         label = place.removeprefix("join-").replace("/", "-")
@@ -150,6 +157,16 @@ class SegmentFiles:
             )
 
 
+def batch_of(name: str) -> int | None:
+    """Return the micro-batch of a file; None for a draft, and for files of others.
+
+    >>> batch_of("part-000007-0001-0123456789ab-j-01234567.parquet")
+    7
+    """
+    found = None if name.startswith(".") else _NAME.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
 def _mark(name: str, length: int) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:length]
 
@@ -190,7 +207,7 @@ class LateFiles:
 
     def __init__(self, definition: Definition, files: SegmentFiles) -> None:
         self._definition, self._files = definition, files
-        self._rows: tuple[list[pa.RecordBatch], ...] | None = ([], []) if definition.options.late_to else None
+        self._rows: tuple[list[pa.RecordBatch], ...] | None = ([], []) if definition.keeps_late else None
 
     def add(self, side: int, batch: pa.RecordBatch, times: Any, late: Any, mark: int) -> None:
         """Take the late rows of a batch, whose times are those given."""
@@ -204,7 +221,9 @@ class LateFiles:
 
     def write(self) -> None:
         """Write the files of both sides."""
+        place, folder = self._definition.options.late_to, ""
+        if self._definition.calls_late:
+            place, folder = self._definition.root, f"{self._files.folder}/late/"
         for side, batches in enumerate(self._rows or ()):
-            store = open_store(str(self._definition.options.late_to))
             schema = batches[0].schema if batches else pa.schema([])
-            self._files.write(store, f"{SIDES[side]}/", batches, schema)
+            self._files.write(open_store(str(place)), f"{folder}{SIDES[side]}/", batches, schema)

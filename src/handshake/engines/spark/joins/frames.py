@@ -24,7 +24,7 @@ from handshake.engines.spark.joins.directories import (
     with_directory,
     with_folders,
 )
-from handshake.engines.spark.joins.explain import FramePlan, remember
+from handshake.engines.spark.joins.explain import FramePlan, recall, remember
 from handshake.engines.spark.joins.files import check_late, check_results
 from handshake.engines.spark.joins.inputs import (
     arrow_schema,
@@ -35,6 +35,7 @@ from handshake.engines.spark.joins.inputs import (
     qualifiers,
     watermark_delay,
 )
+from handshake.engines.spark.joins.late import LateListener
 from handshake.engines.spark.joins.native import is_native, join_natively
 from handshake.engines.spark.joins.pipelines import readable
 from handshake.engines.spark.joins.refresh import check_refresh
@@ -96,7 +97,11 @@ def join_frames(left: DataFrame, right: DataFrame, request: JoinRequest, options
     """Join DataFrames; the result streams if one of them does."""
     left, right = readable(left, 0), readable(right, 1)
     use_this_python(left.sparkSession)
-    return run_plan(left, right, plan_frames(left, right, define(left, right, request, options)))
+    joined = run_plan(left, right, plan_frames(left, right, define(left, right, request, options)))
+    plan = recall(joined)
+    if callable(options.late_to) and plan is not None:
+        left.sparkSession.streams.addListener(LateListener(plan, options.late_to))
+    return joined
 
 
 def explain_frames(
@@ -181,7 +186,8 @@ def define(left: DataFrame, right: DataFrame, request: JoinRequest, options: Opt
         root="" if stored else root_of(session, options.state_dir, lasting=all(streaming)), marker="",
         retain=_setting(session, "spark.sql.streaming.minBatchesToRetain", 100), kind=request.kind,
         options=with_folders(session, options), scratch=new_scratch(), streaming=streaming,
-        delays=(delays[0], delays[1]), best=request.best, versions=versions(),
+        delays=(delays[0], delays[1]), calls_late=callable(options.late_to), best=request.best,
+        versions=versions(),
     )  # fmt: skip
     for check in _CHECKS:
         check(definition)

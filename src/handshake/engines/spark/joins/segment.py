@@ -16,24 +16,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from handshake.engines.spark.joins.arrivals import NewChunk, arrival_stamps, turn_stamps
+from handshake.engines.spark.joins.arrivals import Loader, NewChunk
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.files import LateFiles, ResultFiles, SegmentFiles, WrittenFile
+from handshake.engines.spark.joins.held import HeldWindows
 from handshake.engines.spark.joins.result_time import Dating
-from handshake.engines.spark.joins.routing import home_rows, visit_ranges
 from handshake.engines.spark.state.blocks import Ranges
-from handshake.engines.spark.state.chunks import ChunkCache, ChunkRef, write_chunk
-from handshake.engines.spark.state.clean_up import clean_up
 from handshake.engines.spark.state.kept import Chunks
 from handshake.engines.spark.state.manifest import Manifest
-from handshake.engines.spark.state.pack import PLACE, PackedChunk
+from handshake.engines.spark.state.pack import PackedChunk
 from handshake.engines.spark.state.published import publish
 from handshake.engines.spark.state.store import Store
 from handshake.joins.basic_window import BasicWindow, merge_windows, seal
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import (
     Tracked,
-    lies_ready,
     matchable,
     number_matchable,
     number_rows,
@@ -41,7 +38,6 @@ from handshake.joins.driver import (
     times_of,
 )
 from handshake.joins.matches import Finals, lone_rows
-from handshake.joins.segment import Segment
 from handshake.joins.spec import TIME
 from handshake.joins.waiting import BestMatch, join_finals, show_columns
 from handshake.kernels.columns import integers
@@ -54,8 +50,6 @@ __all__ = ["SegmentStep", "SegmentTally", "without"]
 Array = np.ndarray[Any, Any]
 _PIECE = 1 << 20
 """Tuples per probe, at most."""
-
-chunks = ChunkCache()
 
 
 @dataclass
@@ -138,6 +132,8 @@ class SegmentStep:
             None if states is None else Tracked(preserved, states)
             for preserved, states in zip(kind.preserved, manifest.states, strict=True)
         )
+        self.held = HeldWindows(self.spec, manifest, store, batch)
+        self._loader = Loader(definition, segment, manifest, store)
         self.core = JoinCore(self.spec, self.tracked) if any(self.tracked) else definition.core
         self.tally = SegmentTally()
         self.next_final: int | None = None
@@ -188,17 +184,18 @@ class SegmentStep:
             yield from self._take_over(self)
         limits = self._limits()
         if self.definition.best is None:  # else tuples that are final now still want expired ones
-            self._expire(limits, tracked=False)
+            self.held.expire(limits, [tracked is None for tracked in self.tracked])
         if self._given is None:
-            self._read_ahead()
+            self.held.read_ahead()
         if self.arrivals:
             self._learn(limits)
-        loaded = self._load()
+        loaded = self._loader.load(self.arrivals)
+        self.tally.read_bytes += sum(chunk.read_bytes for chunk in loaded)
         self._note(loaded)
         new = [self._new_tuples(loaded, side) for side in (0, 1)]
         self._add_lone()
-        held = list(self._given or self._open(self.manifest.windows))
-        guests = self._open(self.manifest.guests)
+        held = list(self._given or self.held.open(self.manifest.windows))
+        guests = self.held.open(self.manifest.guests)
         if self.definition.best is not None:
             yield from self._join_finals(self.definition.best, held, new)
             self._count(loaded)
@@ -236,72 +233,7 @@ class SegmentStep:
         yield from self._probe(silent, new[0].guests, held[1] + fresh)
         yield from self._probe(silent, new[1].kept, guests[0])
 
-    # Load new tuples
-
-    def _load(self) -> list[NewChunk]:
-        """Read the new tuples that this segment needs, all files at the same time."""
-        reads = [arrival.rows(self.store, self._ranges_to_read(arrival)) for arrival in self.arrivals]
-        self.tally.read_bytes += sum(read.bytes for read in reads)
-        loaded = []
-        for read in reads:
-            batch = read.batch()
-            loaded.append(NewChunk(read.chunk, batch, read.ranges, self._not_late(read.chunk, batch)))
-        if self.spec.windows.counted and loaded:
-            self._stamp(loaded)
-        return loaded
-
-    def _ranges_to_read(self, arrival: PackedChunk) -> Ranges | None:
-        """Return the ranges of a chunk's tuples that this segment reads; None for all of them."""
-        if self.spec.windows.counted and not self._takes_turns:  # a stamp depends on the times of all tuples
-            return None
-        return [self._home(arrival), *self._visits(arrival)]
-
-    @property
-    def _takes_turns(self) -> bool:
-        """True if windows count tuples that have no times."""
-        return self.spec.windows.counted and any(side.time is None for side in self.spec.sides)
-
-    def _not_late(self, arrival: PackedChunk, batch: pa.RecordBatch) -> Array | None:
-        mark = self.manifest.watermark
-        if mark is None or not self.spec.windows.timed or not is_late(arrival.oldest, mark):
-            return None
-        times = integers(stored_column(batch, self.spec.sides[arrival.side], TIME))
-        mask: Array = ~is_late(times, mark)
-        return mask
-
-    def _stamp(self, loaded: list[NewChunk]) -> None:
-        places = [integers(chunk.batch.column(PLACE)) for chunk in loaded]
-        if self._takes_turns:
-            stamps = turn_stamps(self.arrivals, places, self.manifest.arrived)
-            for chunk, mine in zip(loaded, stamps, strict=True):
-                chunk.counts, chunk.spare = mine, self._spare(chunk)
-                self.manifest.arrived[chunk.arrival.side] += chunk.arrival.ref.rows
-            return
-        everyone = [
-            np.ones(chunk.batch.num_rows, np.bool_) if chunk.admitted is None else chunk.admitted
-            for chunk in loaded
-        ]
-        counts = arrival_stamps(
-            [chunk.arrival.side for chunk in loaded],
-            [self._times(chunk) for chunk in loaded],
-            places,
-            everyone,
-            self.manifest.arrived,
-        )
-        for chunk, mask, mine in zip(loaded, everyone, counts, strict=True):
-            chunk.counts, chunk.spare = mine, self._spare(chunk)
-            self.manifest.arrived[chunk.arrival.side] += int(mask.sum())
-
-    def _times(self, chunk: NewChunk) -> Array:
-        spec = self.spec.sides[chunk.arrival.side]
-        return integers(stored_column(chunk.batch, spec, TIME))
-
-    def _spare(self, chunk: NewChunk) -> tuple[str, ...]:
-        """Return the names of time columns that only replace missing times; results do not need them."""
-        name, schema = self.spec.sides[chunk.arrival.side].time, chunk.batch.schema
-        if name is None or self.spec.windows.timed or TIME not in schema.names:
-            return ()
-        return (TIME,) if lies_ready(schema.field(name).type, self.spec.unit) else ()
+    # New tuples
 
     def _add_lone(self) -> None:
         """Take tuples that can match nothing as results, unless they are late."""
@@ -317,8 +249,6 @@ class SegmentStep:
                 batch = batch.filter(pa.array(~late))
             if tracked is not None:
                 tracked.add_alone(batch)
-
-    # Route them
 
     def _learn(self, limits: tuple[int | None, int | None]) -> None:
         """Let the load of the new tuples move the cuts."""
@@ -342,7 +272,7 @@ class SegmentStep:
         for chunk in loaded:
             if chunk.arrival.side != side:
                 continue
-            home, visits = self._home(chunk.arrival), self._visits(chunk.arrival)
+            home, visits = self._loader.home(chunk.arrival), self._loader.visits(chunk.arrival)
             self._count_home(chunk, *home)
             here = [home] if anchored[side] or not any(anchored) else visits
             kept += [chunk.rows(*rows)[0] for rows in here]
@@ -355,11 +285,6 @@ class SegmentStep:
             mine, mine if any(anchored) else self._windows(probing, side), self._windows(guests, side)
         )
 
-    def _home(self, arrival: PackedChunk) -> tuple[int, int]:
-        """Return the range of a chunk's tuples whose home is this segment."""
-        span = self.manifest.router.home.span(self.segment)
-        return home_rows(arrival.offsets, span, arrival.seed)
-
     def _count_home(self, chunk: NewChunk, start: int, stop: int) -> None:
         side = chunk.arrival.side
         self.tally.rows[side] += stop - start
@@ -368,15 +293,10 @@ class SegmentStep:
             late = ~chunk.admitted[here]
             self.tally.late[side] += int(late.sum())
             mark = self.manifest.watermark
-            if self.definition.options.late_to is not None and mark is not None and late.any():
+            if self.definition.keeps_late and mark is not None and late.any():
                 batch = chunk.batch.slice(here.start, here.stop - here.start)
                 times = integers(stored_column(batch, self.spec.sides[side], TIME))
                 self._late.add(side, batch, times, late, mark)
-
-    def _visits(self, arrival: PackedChunk) -> Ranges:
-        """Return the ranges of a chunk's tuples that may have matches in this segment."""
-        routing, router = self.definition.routing, self.manifest.router
-        return visit_ranges(arrival.offsets, router, routing, self.segment)
 
     def _windows(
         self, batches: list[pa.RecordBatch], side: int, tracked: Tracked | None = None
@@ -418,7 +338,7 @@ class SegmentStep:
                 yield from join_finals(self.spec, best, tracked, rows, batches).batches
         if self.lasting:
             self._reduce(best, held[1])
-            self._keep(held, self._open(self.manifest.guests), kept, new)
+            self._keep(held, self.held.open(self.manifest.guests), kept, new)
 
     def _reduce(self, best: BestMatch, held: list[BasicWindow]) -> None:
         """Drop right tuples that later ones replace for all left tuples to come."""
@@ -439,7 +359,8 @@ class SegmentStep:
         rows = np.sort(last[integers(stored_column(merged.batch, spec, TIME))[last] >= limit])
         made = [seal(BasicWindow(spec, merged.batch.take(pa.array(rows))))] if len(rows) else []
         others = [n for n in range(len(refs)) if n not in old]
-        self._replace(refs, [*(self._write(1, window) for window in made), *(refs[n] for n in others)])
+        written = [self.held.write(1, window) for window in made]
+        self.held.replace(refs, [*written, *(refs[n] for n in others)])
         held[:] = [*made, *(held[n] for n in others)]
 
     # Tuples without a match
@@ -474,16 +395,6 @@ class SegmentStep:
 
     # Keep and expire
 
-    def _open(self, held: tuple[list[ChunkRef], list[ChunkRef]]) -> list[list[BasicWindow]]:
-        sides = zip(held, self.spec.sides, strict=True)
-        return [[chunks.get(self.store, ref, spec) for ref in refs] for refs, spec in sides]
-
-    def _read_ahead(self) -> None:
-        """Begin to read the windows while new tuples are read."""
-        for sides in (self.manifest.windows, self.manifest.guests):
-            for refs, spec in zip(sides, self.spec.sides, strict=True):
-                chunks.read_ahead(self.store, refs, spec)
-
     def _oldest(self, side: int) -> int | None:
         """Return the oldest stamp of a side that later tuples can still join; None if all can."""
         rule = self.spec.rules[side]
@@ -500,57 +411,14 @@ class SegmentStep:
         limits, about = self._limits(), self.manifest.about
         about.oldest = list(limits)
         for side in (0, 1):
-            windows = self._merge(side, self.manifest.windows[side], held[side], kept[side])
+            windows = self.held.merge(side, self.manifest.windows[side], held[side], kept[side])
             about.held[side] = _span(windows, limits[side])
-            self._merge(side, self.manifest.guests[side], guests[side], new[side].guests)
+            self.held.merge(side, self.manifest.guests[side], guests[side], new[side].guests)
             self._schedule(side, windows, limits[side])
-        self._expire(limits, tracked=True)
+        self.held.expire(limits, (True, True))
         if self.arrivals:  # only then do all segments run this micro-batch
             self.manifest.router.forget(limits)
-        if isinstance(self.store, Store):
-            clean_up(self.manifest, self.store, self.batch, self.definition.retain)
-            return
-        for name, _ in self.manifest.dropped:  # a state store keeps earlier versions itself
-            self.store.remove(name)
-        self.manifest.dropped = []
-
-    def _expire(self, limits: tuple[int | None, int | None], *, tracked: bool) -> None:
-        """Drop chunks that have expired; tracked ones only after their last tuples without a match."""
-        for side, oldest in enumerate(limits):
-            if oldest is None:
-                continue
-            for held in (self.manifest.windows[side], self.manifest.guests[side]):
-                if tracked or self.tracked[side] is None:
-                    self._replace(held, [ref for ref in held if ref.newest >= oldest])
-
-    def _merge(
-        self, side: int, refs: list[ChunkRef], held: list[BasicWindow], new: list[BasicWindow]
-    ) -> list[BasicWindow]:
-        """Merge new tuples into the windows, write windows that changed, and return all."""
-        known = dict(zip(map(id, held), refs, strict=True))
-        segment = Segment(self.spec, side, list(held))
-        for window in new:
-            segment.insert(window)
-        self._replace(refs, [known.get(id(w)) or self._write(side, w) for w in segment.windows])
-        return segment.windows
-
-    def insert(self, side: int, refs: list[ChunkRef], batches: list[pa.RecordBatch]) -> None:
-        """Write tuples that this segment takes over, as windows to which `refs` refers then."""
-        windows = [BasicWindow(self.spec.sides[side], batch) for batch in batches if batch.num_rows]
-        self._merge(side, refs, [], windows)
-
-    def _write(self, side: int, window: BasicWindow) -> ChunkRef:
-        name = f"{self.manifest.place}/{self.manifest.owner}-{self.batch}-{uuid.uuid4().hex}.chunk"
-        newest = (window.second if side == 0 else window.first)[1]
-        return write_chunk(self.store, name, window, newest)
-
-    def _replace(self, held: list[ChunkRef], refs: list[ChunkRef]) -> None:
-        kept = {ref.name for ref in refs}
-        for ref in held:
-            if ref.name not in kept:
-                chunks.drop(self.store, ref)
-                self.manifest.dropped.append((ref.name, self.manifest.updates))
-        held[:] = refs
+        self.held.clean_up(self.definition.retain)
 
     def _count(self, loaded: list[NewChunk]) -> None:
         tally, manifest = self.tally, self.manifest

@@ -128,7 +128,7 @@ def _batch_folder(definition: Definition, task: TaskContext, finite: bool) -> st
 def _query(definition: Definition, task: TaskContext) -> str:
     """Return the id of the streaming query, which names the files of a join."""
     found = query_id(task)
-    files = (definition.root, definition.late_to, definition.results_to)
+    files = (definition.root, definition.options.late_to, definition.options.results_to)
     if found is None and any(files):
         raise UnsupportedError(
             "the files of a join of streams are named by query and micro-batch, and Spark does not say here "

@@ -223,7 +223,7 @@ def _pack_piece(
     oldest, newest = (int(times.min()), int(times.max())) if times is not None and len(times) else (0, 0)
     yield PackedChunk(side, *at, ref, offsets, oldest, newest, no_time, unmatchable, layout, inline)
     preserved = definition.kind.preserved[side]
-    if preserved or definition.options.late_to is not None:
+    if preserved or definition.keeps_late:
         lone = [timeless] if no_time and preserved else []
         lone += [full.filter(pa.array(~mask))] if mask is not None and unmatchable else []
         for number, batch in enumerate(lone):

@@ -72,7 +72,8 @@ class Cell(GatheringJoin[_Job]):
     cpus: tuple[int, ...] = ()
     on_late: OnLate | None = None
     driver: Driver = field(init=False)
-    model: CostModel | None = field(init=False, default=None)
+    model: CostModel | None = None
+    """The costs of scans; measured when a window is large, unless they are given."""
 
     def __post_init__(self) -> None:
         self.driver = Driver(self.spec, self.lateness, self.on_late)
