@@ -22,7 +22,7 @@ from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.reading import read_state
 from handshake.engines.spark.state.store import StateError, Store
 from handshake.kinds import KINDS
-from handshake.options import Options
+from handshake.options import OPTIONS, Options
 from handshake.plan.parse import parse
 from handshake.windows import windows_of
 from spark_session import Feed, Sink
@@ -73,7 +73,9 @@ class Story:
             "windows": windows_of(self.window),
             "identity": str(self.rng.random()),
         }
-        self.cluster.change(replace(self.cluster.definition, **changes))
+        options = {name: changes.pop(name) for name in OPTIONS if name in changes}
+        now = self.cluster.definition
+        self.cluster.change(replace(now, options=replace(now.options, **options), **changes))
 
     def run(self, batches: int, size: int = 5, again: tuple[int, ...] = ()) -> None:
         """Run micro-batches; their rows are out of order, and some are late."""

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pytest
 
 from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.finite import probe_task
 from handshake.engines.spark.joins.routing import choose_routing
-from handshake.engines.spark.joins.tasks import _remove_old_batches, probe_task, references
+from handshake.engines.spark.joins.tasks import _remove_old_batches, references
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import pack, record_once
 from handshake.engines.spark.state.store import Store

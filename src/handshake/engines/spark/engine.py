@@ -6,7 +6,7 @@ import contextlib
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,6 @@ from handshake.plan.optimise import optimise
 from handshake.windows import Windows
 
 __all__ = ["SparkEngine", "frames_plan"]
-
-_DEFAULTS = Options()
 
 
 class SparkEngine:
@@ -125,10 +123,10 @@ class SparkEngine:
 
 def _refuse_for_frames_only(options: Options, given: str) -> None:
     """Raise if an option is set that only joins of DataFrames take."""
-    for name, option in OPTIONS.items():
-        value = getattr(options, name)
-        if option.frames and value != getattr(_DEFAULTS, name):
-            raise UnsupportedError(f"{name}={value!r} is for joins of {option.frames}, not of {given}")
+    for field in fields(options):
+        kind, value = OPTIONS[field.name].frames, getattr(options, field.name)
+        if kind and value != field.default:
+            raise UnsupportedError(f"{field.name}={value!r} is for joins of {kind}, not of {given}")
 
 
 def _prepare(join: PlainJoin, left: pa.Schema, right: pa.Schema, options: Options) -> JoinPlan:

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from handshake.engines.spark.joins.definition import Definition
+from handshake.engines.spark.joins.finite import join_task, probe_task
 from handshake.engines.spark.joins.inputs import output_type
 from handshake.engines.spark.joins.late import IDENTITY
 from handshake.engines.spark.joins.processor import SegmentProcessor
@@ -17,9 +18,7 @@ from handshake.engines.spark.joins.refresh import Refresher
 from handshake.engines.spark.joins.tasks import (
     REFERENCES,
     RESULTS,
-    join_task,
     pack_task,
-    probe_task,
     unpack_task,
 )
 from handshake.engines.spark.state.reached import ReachedStore

@@ -27,7 +27,6 @@ from handshake.joins.spec import SIDES
 
 __all__ = [
     "LateFiles",
-    "ResultFiles",
     "SegmentFiles",
     "WrittenFile",
     "batch_of",
@@ -132,6 +131,12 @@ class SegmentFiles:
             size = sink.tell()
         return WrittenFile(store.path(name), rows, size)
 
+    def write_results(self, definition: Definition, results: Iterable[pa.RecordBatch]) -> WrittenFile | None:
+        """Write results, as they are found, to this micro-batch's file in the folder `results_to`."""
+        store = open_store(str(definition.options.results_to))
+        self.claim(store)
+        return self.write(store, "", results, definition.output)
+
     def remove_uncommitted(self, store: Store, folder: str) -> None:
         """Remove what other runs of the query have left for this micro-batch and later ones.
 
@@ -186,20 +191,6 @@ def large_pieces(
             held, found, taken = [], 0, 0
     if held:
         yield held
-
-
-class ResultFiles:
-    """The results of one micro-batch of a segment on their way to a file."""
-
-    def __init__(self, definition: Definition, files: SegmentFiles) -> None:
-        folder = definition.options.results_to
-        assert folder is not None
-        self._store, self._schema, self._files = open_store(folder), definition.output, files
-
-    def write(self, results: Iterable[pa.RecordBatch]) -> WrittenFile | None:
-        """Write the results as they are found."""
-        self._files.claim(self._store)
-        return self._files.write(self._store, "", results, self._schema)
 
 
 class LateFiles:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from handshake.engines.spark.joins.arrivals import Loader, NewChunk
 from handshake.engines.spark.joins.definition import Definition
-from handshake.engines.spark.joins.files import LateFiles, ResultFiles, SegmentFiles, WrittenFile
+from handshake.engines.spark.joins.files import LateFiles, SegmentFiles, WrittenFile
 from handshake.engines.spark.joins.held import HeldWindows
 from handshake.engines.spark.joins.result_time import Dating
 from handshake.engines.spark.state.blocks import Ranges
@@ -175,7 +175,7 @@ class SegmentStep:
 
     def write_results(self) -> WrittenFile | None:
         """Write the results to a file in the folder `results_to`; None if there are none."""
-        file = ResultFiles(self.definition, self._files).write(self.results())
+        file = self._files.write_results(self.definition, self.results())
         self.tally.written_bytes = 0 if file is None else file.bytes
         return file
 

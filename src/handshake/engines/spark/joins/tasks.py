@@ -22,8 +22,7 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from handshake.engines.spark.joins.changes import Change, postpone, prepare_change
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.files import WrittenFile, large_pieces
-from handshake.engines.spark.joins.ranked import add_hidden, choose_best
-from handshake.engines.spark.joins.routing import home_rows
+from handshake.engines.spark.joins.ranked import add_hidden
 from handshake.engines.spark.joins.segment import SegmentStep
 from handshake.engines.spark.private import batch_number, query_id, run_id
 from handshake.engines.spark.state.blocks import Layout, block_edges
@@ -34,7 +33,6 @@ from handshake.engines.spark.state.pack import PackedChunk, pack, record_once
 from handshake.engines.spark.state.store import StateError, Store, open_store
 from handshake.engines.spark.workers import freeze_libraries
 from handshake.errors import HandshakeError, UnsupportedError
-from handshake.joins.basic_window import BasicWindow, seal
 from handshake.joins.spec import SIDES
 from handshake.metrics import names
 from handshake.schema import UNITS, concat_batches
@@ -46,11 +44,10 @@ __all__ = [
     "Segments",
     "blobs_of",
     "figures_row",
-    "join_task",
     "pack_task",
     "packed_chunk",
-    "probe_task",
     "references",
+    "store_of",
     "unpack_task",
 ]
 
@@ -72,7 +69,6 @@ RESULTS = StructType(
 )  # fmt: skip
 """The columns of output rows: results as bytes, and one row per segment with its figures."""
 _BLOB_ROWS, _BLOB_BYTES = 1 << 16, 1 << 24
-_BLOB = pa.schema([("blob", pa.binary())])
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4" if pa.Codec.is_available("lz4") else None)
 
 Batches = Iterator[pa.RecordBatch]
@@ -87,7 +83,7 @@ def pack_task(definition: Definition, side: int, *, finite: bool) -> Callable[[B
     def pack_tuples(batches: Batches) -> Batches:
         freeze_libraries()
         task = _task()
-        store = _store(definition) if definition.options.state == "directory" else None
+        store = store_of(definition) if definition.options.state == "directory" else None
         folder = _batch_folder(definition, task, finite)
         if folder is None:
             # a static side that is packed again later gets another stage, and so another folder
@@ -214,7 +210,7 @@ class Segments:
         # the tuples of a segment that is no more belong to others, or will when the change takes place
         moved = self.kept is None and key not in self.definition.keys
         if moved or self._change(manifest) is not None:
-            store, batch, run = _store(self.definition), batch_number(_task()), _run(_task())
+            store, batch, run = store_of(self.definition), batch_number(_task()), _run(_task())
             postpone(self.definition, manifest, store, batch, self._folder(), run)
             if not moved:
                 self.handle.registerTimer(timer.getCurrentWatermarkInMs() + 1)
@@ -246,7 +242,7 @@ class Segments:
         return None if held is None else Manifest.parse(bytes(held[0]))
 
     def _chunks(self) -> Chunks:
-        return self.kept or _store(self.definition)
+        return self.kept or store_of(self.definition)
 
     def _folder(self) -> str:
         return f"{_query(self.definition, _task())}/{self.place}"
@@ -294,95 +290,6 @@ def _milliseconds(time: int | None, step: SegmentStep) -> int:
 
 def _frame(blob: bytes | None, segment: str | None, figures: list[int]) -> pd.DataFrame:
     return pd.DataFrame([[blob, segment, *figures]], columns=["blob", "segment", *FIGURES])
-
-
-# Batch joins, and streams with a static side
-
-
-def join_task(definition: Definition) -> Callable[[Batches], Batches]:
-    """Return a function for `mapInArrow` that joins all rows of the segments in one partition."""
-
-    def join_segments(batches: Batches) -> Batches:
-        freeze_libraries()
-        chunks: dict[int, list[PackedChunk]] = {}
-        for batch in batches:
-            for row in batch.to_pylist():
-                chunks.setdefault(row["segment"], []).append(packed_chunk(row, definition))
-        for key, packed in chunks.items():
-            segment = definition.keys.index(key)
-            store = _store(definition)
-            step = SegmentStep(definition, segment, None, packed, None, store, 0, "", lasting=False)
-            yield from _blob_batches(step)
-
-    return join_segments
-
-
-def _blob_batches(step: SegmentStep) -> Batches:
-    results = step.results()
-    if step.definition.ranking is not None:
-        results = choose_best(step.definition, results)
-    for blob in blobs_of(results):
-        yield pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], schema=_BLOB)
-
-
-def probe_task(definition: Definition, streaming: int) -> Callable[[Batches], Batches]:
-    """Return a function for `mapInArrow` that joins streamed chunks with all static ones."""
-
-    def probe_static(pairs: Batches) -> Batches:
-        freeze_libraries()
-        store = _store(definition)
-        for batch in pairs:
-            for row in batch.to_pylist():
-                segment = definition.keys.index(row["segment"])
-                held: tuple[list[BasicWindow], list[BasicWindow]] = ([], [])
-                for each in row["held"] or ():
-                    held[1 - streaming].append(_static(definition, packed_chunk(each, definition), segment))
-                moving = [packed_chunk(row["moving"], definition)]
-                step = SegmentStep(
-                    definition, segment, None, moving, None, store, 0, "", lasting=False, held=held
-                )
-                yield from _blob_batches(step)
-
-    return probe_static
-
-
-def _static(definition: Definition, chunk: PackedChunk, segment: int) -> BasicWindow:
-    """Return the part of a static chunk that a segment holds: all of it if the stream is anchored."""
-    _forget_outdated(definition, chunk)
-    key = (definition.identity, chunk.ref.name, None if any(definition.anchored) else segment)
-    if key not in _static_parts:
-        if len(_static_parts) >= _STATIC_PARTS:
-            del _static_parts[next(iter(_static_parts))]
-        _static_parts[key] = _read_static(definition, chunk, key[-1])
-    return _static_parts[key]
-
-
-_STATIC_PARTS = 256
-_static_parts: dict[tuple[str, str, int | None], BasicWindow] = {}
-"""The indexed parts of static chunks, by definition, chunk and segment."""
-_static_folders: dict[str, str] = {}
-"""By definition, the folder of the static chunks that this worker has read last."""
-
-
-def _forget_outdated(definition: Definition, chunk: PackedChunk) -> None:
-    """Free the parts of a static side when it has been read again."""
-    folder = chunk.ref.name.rpartition("/")[0]
-    if _static_folders.setdefault(definition.identity, folder) != folder:
-        _static_folders[definition.identity] = folder
-        _static_parts.clear()
-
-
-def _read_static(definition: Definition, chunk: PackedChunk, segment: int | None) -> BasicWindow:
-    """Return the indexed part of a static chunk whose home is a segment."""
-    spec, store = definition.spec.sides[chunk.side], _store(definition)
-    if segment is None:
-        return seal(BasicWindow(spec, chunk.rows(store).batch()))
-    span = segment / definition.segments, (segment + 1) / definition.segments
-    start, stop = home_rows(chunk.offsets, span)
-    read = chunk.rows(store, [(start, stop)])
-    batch = read.batch()
-    first = start - read.ranges[0][0] if read.ranges else 0
-    return seal(BasicWindow(spec, batch.slice(first, stop - start)))
 
 
 # Results
@@ -433,7 +340,7 @@ def _task() -> TaskContext:
     return task
 
 
-def _store(definition: Definition) -> Store:
+def store_of(definition: Definition) -> Store:
     """Open the state directory; check that this process sees the same one as the driver."""
     _check_marker(definition.root, definition.marker)
     return open_store(definition.root)
