@@ -116,8 +116,9 @@ class Gate:
         self, stream: int, batch: pa.RecordBatch, seen: Seen | None, at: float
     ) -> Iterator[pa.RecordBatch]:
         """Take rows, after waiting for room if rows may not be shed; yield results that are ready."""
-        if not self._sheds:
-            yield from self._until(lambda: self.has_room(stream))
+        while not self._sheds and not self.has_room(stream):
+            yield from self.ready()
+            self._wait(lambda: self.has_room(stream) or len(self._outbox) > 0)
         self._put(_Arrival(stream, batch, seen, at), stream, batch.num_rows)
         yield from self.ready()
 
@@ -193,11 +194,6 @@ class Gate:
             self._monitor.condition.notify_all()
         if self._settling:
             self.engine.wake()
-
-    def _until(self, done: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
-        while not done():
-            yield from self.ready()
-            self._wait(lambda: done() or len(self._outbox) > 0)
 
     def _wait(self, ready: Callable[[], bool], timeout: float | None = None) -> None:
         try:

@@ -231,10 +231,8 @@ class Results:
         """Return how many pairs make a batch that is large enough."""
         if len(pairs.here) <= _FEW:
             return _FEW
-        return max(int(_RESULT_BYTES / max(self._pair_bytes(pairs), 1.0)), 1)
-
-    def _pair_bytes(self, pairs: Pairs) -> float:
-        return pairs.piece.row_bytes + max([window.row_bytes for window in pairs.windows])
+        pair_bytes = pairs.piece.row_bytes + max([window.row_bytes for window in pairs.windows])
+        return max(int(_RESULT_BYTES / max(pair_bytes, 1.0)), 1)
 
     def _confirm(self, pairs: Pairs) -> Pairs:
         """Keep the candidates for which the doubtful conjuncts hold."""

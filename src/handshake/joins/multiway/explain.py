@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from handshake.joins.multiway.order import Order, runner_up
 from handshake.joins.multiway.spec import ManySpec
-from handshake.joins.multiway.stats import Estimate, Statistics
+from handshake.joins.multiway.stats import Statistics
 
 __all__ = ["explain_many"]
 
@@ -37,8 +37,9 @@ def _order(spec: ManySpec, order: Order, statistics: Statistics) -> Iterator[str
         new = spec.new_conditions(joined, target)
         texts = [condition.text for condition in new.conditions]
         what = " AND ".join(texts) if texts else "every tuple, no condition connects it"
-        found = _describe_matches(statistics.estimate(joined, target))
-        yield f"  {'-> ' + spec.names[target]:<9} {new.method}: {what}; {found}"
+        found = statistics.estimate(joined, target)
+        matches = f"{found.matches:.3g} matches each ({found.known})"
+        yield f"  {'-> ' + spec.names[target]:<9} {new.method}: {what}; {matches}"
         joined |= {target}
 
 
@@ -58,7 +59,3 @@ def _time(seconds: float) -> str:
         if seconds < 1000 * unit:
             return f"{seconds / unit:.3g} {name}"
     return f"{seconds:.3g} s"
-
-
-def _describe_matches(estimate: Estimate) -> str:
-    return f"{estimate.matches:.3g} matches each ({estimate.known})"

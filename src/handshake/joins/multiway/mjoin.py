@@ -365,6 +365,7 @@ class MJoin(RunningJoin):
         """Return counts and sizes so far."""
         windows = list(self._windows.values())
         cores = [core for steps in self._steps for core in list(steps.values())]
+        history = ((0.0, 1),) if self.crew is None else tuple(self.crew.history)
         return MultiMetrics(
             tuple(map(self._stream_metrics, range(len(self.spec.streams)))),
             results=sum(self._results),
@@ -376,13 +377,10 @@ class MJoin(RunningJoin):
             algorithm="mjoin",
             cores=tuple(map(self._core_metrics, range(self.cores))),
             latency=self.latencies.figures(),
-            core_counts=self._core_counts() if self.adapt else (),
+            core_counts=history if self.adapt else (),
             steps=tuple(map(self._step_metrics, tuple(self._keys))),
             replans=self.replans,
         )
-
-    def _core_counts(self) -> tuple[tuple[float, int], ...]:
-        return ((0.0, 1),) if self.crew is None else tuple(self.crew.history)
 
     def _stream_metrics(self, k: int) -> StreamMetrics:
         counts, window, names = self.driver.counts[k], self._any_window(k), self.spec.names

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
@@ -91,8 +90,10 @@ def prepare_change(
         return None
     places = _places(store, folder)
     last = _last(store, places, batch)
-    failed = [each for each in places if last is None or each.since >= batch]
-    _remove_others(store, [places[each] for each in failed if each.fingerprint != definition.fingerprint])
+    for each, folders in places.items():
+        failed = last is None or each.since >= batch
+        for place in folders if failed and each.fingerprint != definition.fingerprint else ():
+            store.remove_folder(place)
     if last is None:
         return None
     if held is not None and held.place in places[last] and held.plan == definition.properties:
@@ -125,12 +126,6 @@ def _check_name(held: Manifest, definition: Definition, folder: str) -> None:
         f"the join '{old}' of this checkpoint has changed, and is called '{new}' now: a join that changes "
         f"finds its rows by its name; pass name='{old}', or put back the old definition"
     )
-
-
-def _remove_others(store: Store, generations: list[list[str]]) -> None:
-    """Remove the folders of generations that began with a micro-batch that did not end."""
-    for place in chain.from_iterable(generations):
-        store.remove_folder(place)
 
 
 def _places(store: Store, folder: str) -> dict[Generation, list[str]]:

@@ -67,7 +67,8 @@ class Ends:
 
         The newest batch always waits, so that a drain finds it here and can send it past all cores at once.
         """
-        if self._waiting(side) >= self._enough(side):
+        enough = max(self._fewest, self._largest(self.held[side].rows) // _PART)
+        if self._waiting(side) >= enough:
             self.release(side)
         admitted = self.driver.admit(side, batch, seen)
         if admitted.num_rows:
@@ -77,9 +78,6 @@ class Ends:
 
     def _waiting(self, side: int) -> int:
         return sum(int(b.num_rows) for b in self._gathered[side])
-
-    def _enough(self, side: int) -> int:
-        return max(self._fewest, self._largest(self.held[side].rows) // _PART)
 
     def rows(self, side: int) -> int:
         """Tuples of a stream in the line and on their way into it."""
