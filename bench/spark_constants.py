@@ -87,7 +87,7 @@ class Bench:
         step = SegmentStep(
             self.definition, segment, manifest, arrivals, watermark, self.store, self.batch, "query"
         )
-        if self.definition.results_to is None:
+        if self.definition.options.results_to is None:
             for blob in blobs_of(step.results()):
                 self.written += len(blob)
         else:
