@@ -151,4 +151,4 @@ def test_an_addition_touches_at_most_three_files_and_they_exist(addition, touche
 
 
 def test_all_additions_are_described():
-    assert len(ADDITIONS) == 12
+    assert len(ADDITIONS) == 15
