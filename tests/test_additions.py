@@ -156,7 +156,7 @@ def test_an_option_of_joins_on_spark(spark: Any, monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(UnsupportedError, match="limit is a whole number from 1 up; 0 was given"):
         More(limit=0)
-    engine, wanted = SparkEngine(), More(limit=3)
+    engine, wanted = SparkEngine(), More(limit=3, order="any")
     streams = [
         spark.readStream.format("rate").load().withWatermark("timestamp", "1 second") for _ in range(2)
     ]

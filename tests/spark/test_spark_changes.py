@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -73,8 +73,9 @@ class Story:
             "windows": windows_of(self.window),
             "identity": str(self.rng.random()),
         }
-        options = {name: changes.pop(name) for name in OPTIONS if name in changes}
         now = self.cluster.definition
+        own = [field.name for field in fields(now)]
+        options = {name: changes.pop(name) for name in OPTIONS if name in changes and name not in own}
         self.cluster.change(replace(now, options=replace(now.options, **options), **changes))
 
     def run(self, batches: int, size: int = 5, again: tuple[int, ...] = ()) -> None:
