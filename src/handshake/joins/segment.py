@@ -47,8 +47,6 @@ class Segment:
         self._reach, self._tuning = self.spec.reach(self.side), self.spec.tuning
         self.tiny_batches, self.merged_at_once = self._tuning.tiny_batches, self._tuning.merged_at_once
         """Tiny batches that are merged together, and tuples that are merged at once."""
-        self._tiny = 0
-        """Tiny batches since the last merge."""
         self._lock = threading.Lock()
         self._compaction: Compaction | None = None
         self.complete = 0
@@ -79,11 +77,8 @@ class Segment:
         if self._held_until is not None:
             self._held_until = min(self._held_until, self._newest(window))
         self._take_in()
-        self._tiny = self._tiny + 1 if window.rows <= self._tuning.tiny else 0
-        if 0 < self._tiny < self.tiny_batches:
-            group = [window]
-        else:
-            self._tiny = 0
+        group = [window]
+        if window.rows > self._tuning.tiny or self._many_tiny():
             group = self._group(window, largest or self.largest or ACCESS_METHODS[self.spec.method].largest)
         if len(group) > 1 and self.aside and sum(w.rows for w in group) > self.merged_at_once:
             self._compact(group)
@@ -92,6 +87,12 @@ class Segment:
             window = made[1]
         if not self.lazy:
             self._seal(window)
+
+    def _many_tiny(self) -> bool:
+        """Return whether there are enough tiny batches to merge them."""
+        return len(self.windows) >= self.tiny_batches and (
+            self.windows[-self.tiny_batches].rows <= self._tuning.tiny
+        )
 
     def _compact(self, group: list[BasicWindow]) -> None:
         """Merge in another thread; first cluster windows that are probed often, for probes until then."""
