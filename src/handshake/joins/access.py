@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from handshake.errors import UnsupportedError
 from handshake.plan.analyse import Analysis
 
-__all__ = ["ACCESS_METHODS", "AccessMethod", "choose_method"]
-
 
 @dataclass(frozen=True)
 class AccessMethod:

@@ -24,8 +24,6 @@ from handshake.plan.expr import Compare, Expr, Literal, Name, conjunction, conju
 from handshake.schema import UNITS, Schema
 from handshake.windows import Duration, Windows
 
-__all__ = ["DIRECTIONS", "AsOf", "split_keys"]
-
 DIRECTIONS = ("backward", "forward", "nearest")
 Array = np.ndarray[Any, Any]
 By = str | Sequence[str | tuple[str, str]] | None

@@ -29,8 +29,6 @@ from handshake.plan.expr import Arithmetic, Column, Compare, Expr, Literal, Name
 from handshake.schema import INT64, UNITS
 from handshake.windows import TimeWindow
 
-__all__ = ["ANY", "Rows", "Wanted", "edge_rows", "search_by_predicate", "search_by_time"]
-
 Array = np.ndarray[Any, Any]
 ANY = 2**64 - 1
 """A tolerance that allows every distance."""

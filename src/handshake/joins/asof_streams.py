@@ -19,8 +19,6 @@ from handshake.joins.why.asof import explain_waiting_asof
 from handshake.joins.why.rows import conform_pair
 from handshake.plan.build import Expression
 
-__all__ = ["AsOfJoin", "plan_asof"]
-
 
 def plan_asof(join: AsOf, lateness: Length | None = None, tuning: Tuning = TUNING) -> WaitingPlan:
     """Plan an as-of join of streams."""

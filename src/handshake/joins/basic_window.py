@@ -24,15 +24,6 @@ from handshake.plan.expr import Column, Expr
 from handshake.plan.types import is_exact
 from handshake.schema import concat_batches
 
-__all__ = [
-    "BasicWindow",
-    "Demand",
-    "indexable",
-    "merge_windows",
-    "seal",
-    "worth_an_index",
-]
-
 Array = np.ndarray[Any, Any]
 Span = tuple[int, int]
 _NO_KEYS = np.empty(0, np.int64)

@@ -11,8 +11,6 @@ from handshake.kernels.codes import CODES, Band
 from handshake.kernels.compile import BLOCK
 from handshake.plan.expr import Column
 
-__all__ = ["Coding"]
-
 Array = np.ndarray[Any, Any]
 _PASSING, _SCANS = 4, 64
 """If more than one block in `_PASSING` passes by its codes, the next `_SCANS` scans do without them."""

@@ -24,8 +24,6 @@ from handshake.kernels.scan import STATE, scan_kernel
 from handshake.kernels.sweep import sweep_kernel
 from handshake.plan.expr import Literal
 
-__all__ = ["JoinCore", "Outer"]
-
 Array = np.ndarray[Any, Any]
 Ranges = tuple[Array, Array]
 _FEW = 32

@@ -13,8 +13,6 @@ from handshake.kernels.nearest import find_nearest
 from handshake.plan.expr import Arithmetic, Call, Column, Expr
 from handshake.schema import FLOAT64, Int
 
-__all__ = ["Candidates", "distance_of", "find_candidates"]
-
 Array = np.ndarray[Any, Any]
 _LARGEST = 1 << 61
 """Differences of whole numbers up to this fit 64 bits."""

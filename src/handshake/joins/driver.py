@@ -25,27 +25,6 @@ from handshake.plan.types import is_exact
 from handshake.schema import UNITS, Date, Int, Timestamp, type_from_arrow
 from handshake.windows import Windows, is_late, watermark
 
-__all__ = [
-    "Counts",
-    "Driver",
-    "OnLate",
-    "Positions",
-    "Seen",
-    "StreamDriver",
-    "StreamLike",
-    "Tracked",
-    "add_columns",
-    "arrays_of",
-    "can_match",
-    "derive_columns",
-    "lies_ready",
-    "matchable",
-    "number_matchable",
-    "number_rows",
-    "stored_column",
-    "times_of",
-]
-
 Array = np.ndarray[Any, Any]
 Seen = Mapping[int, Array]
 """By the number of another stream: how many of its rows had arrived before each row of a batch."""

@@ -22,8 +22,6 @@ from handshake.joins.driver import Seen
 from handshake.joins.latency import Note
 from handshake.joins.metrics import Metrics
 
-__all__ = ["ROOM", "Gate", "OnShed"]
-
 ROOM = 1 << 14
 """Rows of a stream that may wait by default."""
 _RESULTS = 16

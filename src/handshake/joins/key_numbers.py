@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 
 from handshake.plan.expr import Column, Compare, Expr
 
-__all__ = ["number_keys"]
-
 Array = np.ndarray[Any, Any]
 _FEW = 1 << 16
 

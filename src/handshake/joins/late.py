@@ -17,8 +17,6 @@ from handshake.io.sinks import sink_for
 from handshake.joins.driver import StreamLike
 from handshake.schema import UNITS
 
-__all__ = ["LATE_BY", "LateCall", "LateRows", "LateStream", "LateTo", "check_late_columns", "with_lag"]
-
 LateCall = Callable[[str, pa.RecordBatch], None]
 LateTo = str | Path | LateCall
 """A function of a stream's name and a batch of late rows, or a folder for files of them."""

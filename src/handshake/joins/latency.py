@@ -19,8 +19,6 @@ import pyarrow as pa
 
 from handshake.metrics import names
 
-__all__ = ["Histogram", "Latencies", "Latency", "Note"]
-
 Note = tuple[int, int, float]
 """A core, a number of its results, and when their later tuples came."""
 

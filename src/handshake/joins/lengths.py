@@ -10,8 +10,6 @@ import numpy as np
 from handshake.errors import WindowError
 from handshake.windows import Duration, Time
 
-__all__ = ["Length", "length_of"]
-
 _NUMPY_UNITS = ("W", "D", "h", "m", "s", "ms", "us", "ns")
 """Units of a fixed length; months and years have none."""
 Length = str | timedelta | np.timedelta64 | Duration | Time

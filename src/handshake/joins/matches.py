@@ -19,8 +19,6 @@ from handshake.joins.spec import JoinSpec
 from handshake.kernels.columns import integers
 from handshake.kernels.gather import gather
 
-__all__ = ["Finals", "lone_rows"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -19,18 +19,6 @@ from handshake.joins.latency import Latencies, Latency, together
 from handshake.metrics import metric, names
 from handshake.metrics.snapshot import uneven
 
-__all__ = [
-    "CoreMetrics",
-    "Metrics",
-    "MultiMetrics",
-    "StepMetrics",
-    "Stopwatch",
-    "StreamMetrics",
-    "collect_metrics",
-    "with_latency",
-    "with_matches",
-]
-
 
 @dataclass(frozen=True)
 class StreamMetrics:

@@ -33,8 +33,6 @@ from handshake.plan.expr import Column, Expr, show, walk
 from handshake.schema import Schema, concat_batches
 from handshake.windows import Duration, TimeWindow, Windows
 
-__all__ = ["NO_WINDOWS", "Chooser", "Nearest"]
-
 Array = np.ndarray[Any, Any]
 NO_WINDOWS = Windows(None, None)
 

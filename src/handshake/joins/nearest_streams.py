@@ -27,8 +27,6 @@ from handshake.kinds import NEAREST
 from handshake.options import check_names
 from handshake.plan.build import Expression
 
-__all__ = ["NearestJoin"]
-
 
 class NearestJoin(TwoStreamPush[JoinPlan]):
     """A running nearest join of two streams; each push returns the left rows that it makes final.

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["APART", "add_mark", "add_number", "number_rows"]
-
 APART = "\1right"
 """A suffix for doubled names in joins whose results are read by position."""
 

@@ -19,8 +19,6 @@ from handshake.joins.spec import MOMENT, ROW, JoinSpec
 from handshake.kernels.columns import integers
 from handshake.windows import Windows
 
-__all__ = ["InOrder", "KindInOrder"]
-
 Array = np.ndarray[Any, Any]
 _LAST = int(np.iinfo(np.int64).max)
 _MANY = 1 << 14

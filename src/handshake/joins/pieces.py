@@ -16,8 +16,6 @@ from handshake.joins.tuning import TUNING
 from handshake.kernels.columns import integers
 from handshake.schema import concat_batches
 
-__all__ = ["coalesce", "pieces"]
-
 _PIECE = 1 << 20
 _COALESCE_BYTES = 1 << 25
 _LARGE = 1 << 12

@@ -42,8 +42,6 @@ from handshake.schema import (
     concat_batches,
 )
 
-__all__ = ["Best", "Chosen", "Ranking", "parse_ranking", "ranking_of"]
-
 Array = np.ndarray[Any, Any]
 Table = Any
 """An Arrow table or batch."""

@@ -34,8 +34,6 @@ from handshake.joins.why.streams import explain_rows
 from handshake.options import Options
 from handshake.schema import UNITS
 
-__all__ = ["MultiReplay", "Replay", "check_pace", "spare_old_objects"]
-
 _SAMPLE = 256
 """Rows of each table that are looked at to choose join orders."""
 _LAST = np.iinfo(np.int64).max

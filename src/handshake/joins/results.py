@@ -20,8 +20,6 @@ from handshake.kernels.few_rows import Rows, RowsMessage
 from handshake.kernels.gather import gather
 from handshake.plan.expr import conjunction
 
-__all__ = ["Made", "Pairs", "Results", "together"]
-
 Array = np.ndarray[Any, Any]
 _RESULT_BYTES = 1 << 26
 """About how large a batch of results gets, so that wide tuples take no more memory than narrow ones."""

@@ -13,8 +13,6 @@ from handshake.joins.access import ACCESS_METHODS
 from handshake.joins.basic_window import BasicWindow, Span, indexable, merge_windows, seal, worth_an_index
 from handshake.joins.spec import JoinSpec
 
-__all__ = ["Compaction", "ScanRows", "Segment"]
-
 Array = np.ndarray[Any, Any]
 SHARE = 8
 """A basic window spans at most this fraction of the window, so little that has expired is still held."""

@@ -50,25 +50,6 @@ from handshake.windows import OWN as OWN_STAMP
 from handshake.windows import TIME as TIME_STAMP
 from handshake.windows import Rule, Windows
 
-__all__ = [
-    "MOMENT",
-    "OTHER",
-    "OWN",
-    "ROW",
-    "SIDES",
-    "TIME",
-    "Attribute",
-    "FirstPairs",
-    "JoinSpec",
-    "SideSpec",
-    "Stamps",
-    "common_unit",
-    "explain_unmatched",
-    "join_spec",
-    "result_schema",
-    "window_conditions",
-]
-
 SIDES = ("left", "right")
 TIME, OWN, OTHER = (HIDDEN + name for name in (TIME_STAMP, OWN_STAMP, OTHER_STAMP))
 """Hidden columns that hold the stamps."""

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["RowStates"]
-
 Array = np.ndarray[Any, Any]
 _PENDING, _MATCHED, _GONE = 0, 1, 2
 _LEAST, _BLOCK = 1024, 4096

@@ -10,8 +10,6 @@ import pyarrow.compute as pc
 
 from handshake.kernels.columns import as_array
 
-__all__ = ["order_by_columns"]
-
 Array = np.ndarray[Any, Any]
 Column = Any
 """An Arrow array, plain or chunked."""

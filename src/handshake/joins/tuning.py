@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from handshake.kernels.compile import TILE
 
-__all__ = ["TUNING", "Tuning"]
-
 
 @dataclass(frozen=True)
 class Tuning:

@@ -37,21 +37,6 @@ from handshake.kinds import JoinKind
 from handshake.schema import UNITS, concat_batches
 from handshake.windows import TimeWindow, Windows
 
-__all__ = [
-    "BestMatch",
-    "Candidates",
-    "Found",
-    "Joined",
-    "TimedRows",
-    "WaitingJoin",
-    "WaitingPlan",
-    "explain_best",
-    "explain_waiting",
-    "join_finals",
-    "show_columns",
-    "waiting_windows",
-]
-
 Array = np.ndarray[Any, Any]
 _LEAST, _MOST = -(2**63), 2**63 - 1
 

@@ -45,8 +45,6 @@ from handshake.plan.optimise import optimise
 from handshake.plan.panes import pane_shape
 from handshake.plan.query import parse_query
 
-__all__ = ["Query", "QueryMetrics", "Results", "output_schema"]
-
 Results = dict[str, list[pa.RecordBatch]]
 _NOWHERE = np.empty(0, np.int64)
 """The places of rows that no operator needs."""

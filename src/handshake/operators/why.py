@@ -25,8 +25,6 @@ from handshake.plan.expr import Column, Expr, conjuncts, show, transform
 from handshake.plan.expr import walk as walk_expr
 from handshake.schema import UNITS, arrow_of
 
-__all__ = ["explain_query", "streams_of_joins"]
-
 
 def streams_of_joins(plan: Plan) -> dict[str, pa.Schema]:
     """Return the columns of the rows that `explain_query` asks for, by the names in the query."""

@@ -24,8 +24,6 @@ from handshake.engines.spark.failures import join_error, reason
 from handshake.engines.spark.java import prepare_environment
 from handshake.errors import UnsupportedError
 
-__all__ = ["Cluster", "start_cluster"]
-
 T = TypeVar("T")
 _LABEL = re.compile(r'^(?:Exception in thread "\w+" )?(?:[\w.]+(?:Error|Exception): )?')
 _UNCHECKED = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"

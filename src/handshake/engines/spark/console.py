@@ -16,8 +16,6 @@ from rich.text import Text
 from handshake.engines.spark.failures import join_error
 from handshake.engines.spark.progress import JoinProgress, joins_in
 
-__all__ = ["JoinView", "watch"]
-
 _RECENT = 6
 """Micro-batches over which rates are computed."""
 _EVERY = 0.25

@@ -12,8 +12,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["preload", "without_archives"]
-
 _MODULES = (
     "handshake.engines.spark.joins.tasks",
     "handshake.engines.spark.queries.tasks",

@@ -54,8 +54,6 @@ from handshake.plan.explain import explain_plan
 from handshake.plan.optimise import optimise
 from handshake.windows import Windows
 
-__all__ = ["SparkEngine", "frames_plan"]
-
 
 class SparkEngine:
     """Runs plans on a Spark session: the one that this process has, or one of its own."""

@@ -6,8 +6,6 @@ import re
 
 from handshake.errors import HandshakeError
 
-__all__ = ["join_error", "reason"]
-
 _END = r"^\s*$|^\s+at |^\s*SQLSTATE: |\Z"
 _OURS = re.compile(rf"^(?:\S*: )?handshake\.[\w.]+Error: (.+?)(?={_END})", re.MULTILINE | re.DOTALL)
 _PYTHON = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt)): (.+)$", re.MULTILINE)

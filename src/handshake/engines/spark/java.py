@@ -12,8 +12,6 @@ from pathlib import Path
 
 from handshake.errors import UnsupportedError
 
-__all__ = ["OLDEST", "java_home", "prepare_environment"]
-
 OLDEST = 17
 _REMEDY = (
     f"install Java {OLDEST} or later (scripts/java --install, apt-get install openjdk-17-jre-headless, "

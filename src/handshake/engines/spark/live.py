@@ -28,8 +28,6 @@ from handshake.io.declared import BadRows
 from handshake.io.udp.receive import streams_for
 from handshake.plan.algebra import Plan
 
-__all__ = ["LOST", "Live", "Receiver", "Where", "parse_input", "typed_batches", "unreadable"]
-
 LOST = {"late": "late", "no_time": "without a time", "unknown": "of no stream"}
 """Reasons why rows are in no result, as counted and as shown."""
 _WAIT = 0.2

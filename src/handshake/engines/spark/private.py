@@ -13,29 +13,6 @@ from pyspark import SparkConf, TaskContext
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import StructField
 
-__all__ = [
-    "NO_ANALYSIS",
-    "WATERMARK",
-    "analysed_plan",
-    "batch_number",
-    "checkpoint_manager",
-    "connect_paths",
-    "connect_relation",
-    "elements",
-    "has_class",
-    "is_connect",
-    "is_instance",
-    "is_java_column",
-    "is_padded",
-    "is_user_cast",
-    "launch_jvm",
-    "list_files_again",
-    "query_id",
-    "release_jvm",
-    "run_id",
-    "silence_accumulators",
-]
-
 WATERMARK = "spark.watermarkDelayMs"
 """The key of the metadata that marks an event-time column; plain: name the time column (`time=`)."""
 

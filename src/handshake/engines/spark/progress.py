@@ -16,8 +16,6 @@ from handshake.html import card
 from handshake.metrics.snapshot import uneven
 from handshake.metrics.spark_progress import observed_figures
 
-__all__ = ["JoinListener", "JoinProgress", "SegmentProgress", "joins_in", "progress"]
-
 
 @dataclass(frozen=True)
 class SegmentProgress:

@@ -15,8 +15,6 @@ from handshake.engines.spark.types import carrier, conform, spark_schema
 from handshake.errors import InputError
 from handshake.joins.spec import SIDES
 
-__all__ = ["FORMAT", "StateSource", "register"]
-
 FORMAT = "handshake-state"
 
 

@@ -24,14 +24,6 @@ from handshake.engines.spark.types import arrow_type, from_spark_types, spark_sc
 from handshake.joins.spec import SIDES
 from handshake.options import Options
 
-__all__ = [
-    "joined_tables",
-    "keep_batches",
-    "read_results",
-    "table_frame",
-    "write_results",
-]
-
 _FILE_BYTES = 1 << 26
 """Bytes per file, roughly."""
 _BATCH_ROWS = 1 << 16

@@ -12,16 +12,6 @@ from pyspark.sql import types as spark
 from handshake.errors import InputError
 from handshake.schema import Schema, arrow_of, without_view
 
-__all__ = [
-    "arrow_type",
-    "carrier",
-    "carrier_schema",
-    "conform",
-    "from_spark_types",
-    "spark_schema",
-    "to_spark_types",
-]
-
 _TIME: Any = getattr(spark, "TimeType", None)
 """The type of times of day, since Spark 4.1."""
 _PLAIN: list[tuple[Any, pa.DataType]] = [

@@ -14,8 +14,6 @@ from pyspark.sql.streaming.datasource import (
 from handshake.engines.spark.udp_source import StreamReader
 from handshake.io.udp.log import LogReader
 
-__all__ = ["LimitedReader"]
-
 
 @dataclass
 class LimitedReader(StreamReader, SupportsTriggerAvailableNow):

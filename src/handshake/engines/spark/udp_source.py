@@ -23,8 +23,6 @@ from handshake.engines.spark.types import carrier, conform, spark_schema
 from handshake.errors import InputError, UnsupportedError
 from handshake.io.udp.log import LogReader
 
-__all__ = ["FORMAT", "StreamReader", "UdpLog", "register"]
-
 FORMAT = "handshake-udp"
 _TASK_ROWS = 1 << 16
 """Rows per task, at least."""

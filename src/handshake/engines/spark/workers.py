@@ -21,17 +21,6 @@ from handshake.engines.spark.private import NO_ANALYSIS
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.version import __version__
 
-__all__ = [
-    "VersionError",
-    "Versions",
-    "check_driver_python",
-    "check_versions",
-    "check_workers",
-    "freeze_libraries",
-    "use_this_python",
-    "versions",
-]
-
 Versions = tuple[tuple[str, str], ...]
 _PACKAGES = ("pyarrow", "numpy", "numba")
 _REMEDY = (

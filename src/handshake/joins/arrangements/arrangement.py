@@ -27,8 +27,6 @@ from handshake.joins.multiway.spec import ManySpec
 from handshake.joins.pieces import coalesce
 from handshake.joins.spec import SIDES, JoinSpec
 
-__all__ = ["Arrangement", "CrewJoin", "Entry", "Planned", "RunningJoin", "Task", "TwoStreamJoin"]
-
 
 class RunningJoin(ABC):
     """A join at work: an arrangement of join cores for two streams, or an `MJoin` for more.

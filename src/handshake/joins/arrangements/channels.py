@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Channel", "Merger", "Monitor", "Stopped", "merging_tree"]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

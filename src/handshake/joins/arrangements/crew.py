@@ -20,8 +20,6 @@ from handshake.joins.arrangements.channels import Channel, Monitor, Stopped, mer
 from handshake.joins.arrangements.placement import pin_to
 from handshake.joins.latency import Latencies, Note
 
-__all__ = ["Clock", "Crew", "Load"]
-
 T = TypeVar("T")
 Clock = Callable[[], float]
 _WAITING, _RESULTS = 8, 16

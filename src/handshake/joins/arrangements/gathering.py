@@ -15,8 +15,6 @@ from handshake.joins.arrangements.arrangement import Arrangement, CrewJoin, T
 from handshake.joins.driver import Seen
 from handshake.schema import concat_batches
 
-__all__ = ["Bounds", "Buffer", "GatheringJoin"]
-
 Bounds = tuple[int | None, int | None]
 
 

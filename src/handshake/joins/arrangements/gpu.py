@@ -10,8 +10,6 @@ from handshake.joins.arrangements.three_step import ThreeStep
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import OnLate
 
-__all__ = ["GPU", "OnGpu"]
-
 
 @dataclass
 class OnGpu(ThreeStep):

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from handshake.errors import UnsupportedError
 
-__all__ = ["pin_to", "pinned_to", "placement", "usable_cores"]
-
 SYSTEM = Path("/sys/devices/system")
 
 

@@ -15,8 +15,6 @@ from handshake.joins.arrangements.low_latency.low_latency import LOW_LATENCY
 from handshake.joins.arrangements.placement import placement, usable_cores
 from handshake.joins.arrangements.three_step import THREE_STEP
 
-__all__ = ["ALGORITHMS", "ARRANGEMENTS", "check_adapt", "check_device", "cores_of", "cpus_of"]
-
 _ENTRIES = (THREE_STEP, CELL, HANDSHAKE, LOW_LATENCY, GPU)
 ARRANGEMENTS: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
 ALGORITHMS = tuple(name for name in ARRANGEMENTS if name != "gpu")

@@ -18,8 +18,6 @@ from handshake.joins.metrics import Metrics, Stopwatch, collect_metrics, with_la
 from handshake.joins.pieces import pieces
 from handshake.joins.spec import JoinSpec
 
-__all__ = ["THREE_STEP", "ThreeStep"]
-
 
 @dataclass
 class ThreeStep(Arrangement):

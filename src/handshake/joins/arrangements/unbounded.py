@@ -20,8 +20,6 @@ from handshake.joins.pieces import pieces
 from handshake.joins.segment import Segment
 from handshake.joins.spec import JoinSpec
 
-__all__ = ["Unbounded"]
-
 _DEAL = 1 << 18
 """Tuples dealt to a core at once: enough to sort probes well, few enough that all cores have some."""
 

@@ -13,8 +13,6 @@ from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.intrinsics import JIT
 from handshake.kernels.keys import sort_key
 
-__all__ = ["Coder", "coded_values", "floats", "span_of"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -30,8 +30,6 @@ from handshake.kernels.gpu.scan import PROBES, Scan, scan_module
 from handshake.kernels.gpu.target import THREADS
 from handshake.plan.expr import Literal
 
-__all__ = ["DeviceCore", "DeviceSegment"]
-
 Array = np.ndarray[Any, Any]
 _LARGEST = 1 << 22
 """Tuples of the largest basic window on the host."""

@@ -26,8 +26,6 @@ from handshake.kernels.gpu.target import THREADS
 from handshake.kernels.intrinsics import JIT
 from handshake.plan.expr import Column
 
-__all__ = ["Grid", "Making", "Run", "Table", "bytes_of"]
-
 Array = np.ndarray[Any, Any]
 _PER_BAND = 2
 """Cells as wide as a band: of narrower cells a probe reaches more, with fewer rows beside its bands."""

@@ -18,8 +18,6 @@ from handshake.kernels.gpu.driver import Device, Launchable
 from handshake.kernels.gpu.look_up import RUN_WORDS
 from handshake.kernels.gpu.target import THREADS
 
-__all__ = ["LookUps", "limits_of"]
-
 Array = np.ndarray[Any, Any]
 _WARPS, _LEAST_RUNS = 4096, 4
 """Warps that a search should have, unless each of them would look at fewer runs."""

@@ -25,8 +25,6 @@ from handshake.plan.expr import Column
 from handshake.plan.ranges import storage_bits
 from handshake.schema import Bool, Int
 
-__all__ = ["MOST_SLOTS", "DeviceWindow", "Found", "ListOutput", "Output", "ScanOutput", "Store"]
-
 Array = np.ndarray[Any, Any]
 _PAD = THREADS * 64
 """Slots behind the last one that kernels may load, but not count."""

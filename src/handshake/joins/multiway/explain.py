@@ -8,8 +8,6 @@ from handshake.joins.multiway.order import Order, runner_up
 from handshake.joins.multiway.spec import ManySpec
 from handshake.joins.multiway.stats import Statistics
 
-__all__ = ["explain_many"]
-
 
 def explain_many(spec: ManySpec, orders: Sequence[Order], statistics: Statistics, cores: int) -> str:
     """Describe the join orders and their steps."""

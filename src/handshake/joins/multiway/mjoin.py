@@ -37,8 +37,6 @@ from handshake.joins.multiway.step import DealtWindow, StepCore
 from handshake.joins.pieces import coalesce
 from handshake.kernels.evaluate import holds
 
-__all__ = ["MJoin"]
-
 Array = np.ndarray[Any, Any]
 Key = tuple[frozenset[int], int]
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from handshake.joins.multiway.spec import ManySpec
 from handshake.joins.multiway.stats import Statistics
 
-__all__ = ["Order", "best_order", "runner_up"]
-
 _EXACT = 8
 """The most streams whose orders are all weighed."""
 _PROBED = 3e-7

@@ -38,8 +38,6 @@ from handshake.plan.expr import (
 from handshake.schema import BOOL, INT64, UNITS, Field, Schema
 from handshake.windows import TIME, Rule, Window, Windows
 
-__all__ = ["FIRST", "SECOND", "ManySpec", "StepSpec", "StreamCondition", "StreamSpec", "many_spec"]
-
 FIRST, SECOND = HIDDEN + "first", HIDDEN + "second"
 """Hidden columns of combinations: what the target's window and the members' windows look at."""
 

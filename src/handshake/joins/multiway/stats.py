@@ -21,8 +21,6 @@ from handshake.joins.multiway.step import StepCore
 from handshake.kernels.evaluate import holds
 from handshake.plan.expr import Column, walk
 
-__all__ = ["Estimate", "Statistics"]
-
 GUESSES = {"equality": 0.01, "inequality": 0.3, "other": 0.5}
 _UNKNOWN = 1000
 """Tuples in a window that says nothing of their number, before any have come."""

@@ -18,8 +18,6 @@ from handshake.joins.pieces import pieces
 from handshake.joins.segment import Segment
 from handshake.schema import concat_batches
 
-__all__ = ["DealtWindow", "StepCore"]
-
 Array = np.ndarray[Any, Any]
 _HIGHEST = np.iinfo(np.int64).max
 _RUNS = 8

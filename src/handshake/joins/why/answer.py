@@ -9,8 +9,6 @@ from typing import Literal as OneOf
 from handshake.html import card
 from handshake.schema import UNITS
 
-__all__ = ["OUTCOMES", "Condition", "Outcome", "Why", "length"]
-
 Outcome = OneOf["holds", "fails", "null", "unknown"]
 _SIGNS = {"holds": "yes", "fails": "no", "null": "NULL", "unknown": "?"}
 OUTCOMES: dict[bool | None, Outcome] = {True: "holds", False: "fails", None: "null"}

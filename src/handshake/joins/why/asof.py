@@ -20,8 +20,6 @@ from handshake.joins.why.presence import Asked, equal_rows
 from handshake.joins.why.rows import row_time
 from handshake.plan.expr import conjunction
 
-__all__ = ["explain_asof", "explain_waiting_asof"]
-
 _PLACES = {
     ("backward", False): "at or before", ("backward", True): "before", ("forward", False): "at or after",
     ("forward", True): "after", ("nearest", True): "not at the time of",

@@ -12,8 +12,6 @@ from handshake.joins.why.conditions import shown_row
 from handshake.joins.why.presence import Asked, equal_rows
 from handshake.kinds import JoinKind
 
-__all__ = ["BEST", "UNKNOWN", "LeftRow", "explain_presence", "note_taken"]
-
 BEST = "best match"
 """The condition that no other right row is a better match."""
 UNKNOWN = "the other right rows are not known; give the right input (right=…)"

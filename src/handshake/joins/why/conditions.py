@@ -17,20 +17,6 @@ from handshake.kernels.evaluate import evaluate
 from handshake.plan.expr import Column, Compare, Expr, Literal, conjuncts, show, walk
 from handshake.windows import Rule, Window, is_late
 
-__all__ = [
-    "Member",
-    "Places",
-    "in_time",
-    "is_matchable",
-    "pair_of",
-    "predicate_of_pair",
-    "show_parts",
-    "shown_row",
-    "shown_value",
-    "waiting",
-    "window_conditions",
-]
-
 Places = Sequence[Sequence[int]]
 """Per row, how many rows of each stream came before it; of its own stream, that is its position."""
 _SHOWN = 60

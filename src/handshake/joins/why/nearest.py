@@ -26,8 +26,6 @@ from handshake.kinds import BEST as KINDS
 from handshake.kinds import JoinKind
 from handshake.plan.expr import show
 
-__all__ = ["explain_nearest", "explain_running_nearest"]
-
 _POSITIONS = "windows count rows, so give whole inputs and the numbers of the rows"
 
 

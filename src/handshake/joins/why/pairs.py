@@ -25,8 +25,6 @@ from handshake.kinds import INNER, JoinKind
 from handshake.plan.build import Expression
 from handshake.windows import Windows
 
-__all__ = ["Given", "ask_pair", "conclude", "conditions_of", "explain_pair", "given_rows", "why_rows"]
-
 
 def why_rows(
     given: tuple[Any, Any], inputs: tuple[Any, Any], on: str | Expression | None, windows: Windows,

@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from handshake.joins.driver import times_of
 
-__all__ = ["Stream", "places_of"]
-
 Array = np.ndarray[Any, Any]
 _LAST = np.iinfo(np.int64).max
 

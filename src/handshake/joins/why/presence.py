@@ -21,8 +21,6 @@ from handshake.joins.why.pairs import conclude, conditions_of
 from handshake.kernels.columns import integers
 from handshake.windows import is_late
 
-__all__ = ["Asked", "Held", "equal_rows", "explain_in_join", "find_held", "held_places"]
-
 Array = np.ndarray[Any, Any]
 
 

@@ -14,18 +14,6 @@ from handshake.io.frames import conform, is_spark, schema_of, table_of
 from handshake.joins.driver import times_of
 from handshake.joins.spec import JoinSpec
 
-__all__ = [
-    "conform_pair",
-    "conform_row",
-    "one_row",
-    "parse_row",
-    "row_time",
-    "rows_by_name",
-    "typed_row",
-    "watermark_of",
-    "whole_input",
-]
-
 _LONGEST = 20_000
 """The most characters of a row in JSON."""
 

@@ -23,8 +23,6 @@ from handshake.kernels.evaluate import evaluate
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Compare, walk
 
-__all__ = ["ask_streams", "explain_in_streams", "explain_rows", "why_streams"]
-
 
 def why_streams(
     given: Mapping[str, Any], on: str | Expression | None, inputs: Mapping[str, Any], **options: Any

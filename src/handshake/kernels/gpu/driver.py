@@ -15,8 +15,6 @@ from llvmlite import ir
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.kernels.gpu.target import THREADS, PtxTarget, Target
 
-__all__ = ["Device", "DeviceError", "Gpu", "Launchable", "open_device", "size"]
-
 Array = np.ndarray[Any, Any]
 _LEAST_DRIVER = 12000
 _OUT_OF_MEMORY, _BAD_IMAGE, _BAD_PTX = 2, 200, 218

@@ -11,8 +11,6 @@ from handshake.plan.ranges import ranges, type_range, width_of
 from handshake.plan.types import is_exact
 from handshake.schema import Float
 
-__all__ = ["compiles"]
-
 _MATHEMATICS = ("exp", "ln", "sin", "cos", "power")
 """Functions that the processor's library computes; there is none on a GPU, and others round differently."""
 

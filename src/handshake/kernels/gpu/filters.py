@@ -18,8 +18,6 @@ from handshake.plan.ranges import ranges, storage_bits
 from handshake.plan.types import is_exact
 from handshake.schema import INT64, Bool, Float, Int, Type
 
-__all__ = ["rejects", "small_limit"]
-
 _SPARE = 3
 """Bits that whole numbers leave unused, so that differences of sums still fit."""
 

@@ -17,8 +17,6 @@ from handshake.kernels.lower import I32, I64
 from handshake.plan.expr import Column
 from handshake.schema import Int
 
-__all__ = ["CHUNK", "count_module", "lay_out_module", "offsets_module", "sums_module"]
-
 CHUNK = 1024
 """Cells whose counts a thread adds up."""
 _F64 = ir.DoubleType()

@@ -15,8 +15,6 @@ from handshake.kernels.gpu.scan import Frame, Scan, note_looked
 from handshake.kernels.gpu.target import THREADS, Target, call
 from handshake.kernels.lower import I32, I64, truth
 
-__all__ = ["RUN_WORDS", "STAGED", "look_up_module"]
-
 RUN_WORDS = 5
 """Words of a run before the addresses of its columns and of their validity: the addresses of its cells' first
 places and of its row numbers, its first slot, the number of cells in a column, and the number of its grid."""

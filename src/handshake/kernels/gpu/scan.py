@@ -22,8 +22,6 @@ from handshake.kernels.lower import I1, I8, I16, I32, I64, Env, Lowered, Number,
 from handshake.plan.expr import Column, Expr, walk
 from handshake.schema import Bool
 
-__all__ = ["PROBES", "Frame", "Scan", "device_type", "note_looked", "scan_module", "size_of"]
-
 CODED_TUPLES, CODED_PROBES = 32, 8
 """For codes: tuples that a thread keeps, and probes between two looks at the filter."""
 PROBES = 1024

@@ -15,8 +15,6 @@ from llvmlite import binding, ir
 
 from handshake.kernels.lower import I32, I64
 
-__all__ = ["THREADS", "Kernel", "PtxTarget", "Target", "call", "optimise"]
-
 THREADS = 256
 """Threads of a block."""
 _FULL = ir.Constant(I32, -1)

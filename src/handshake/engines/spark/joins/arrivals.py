@@ -20,8 +20,6 @@ from handshake.joins.spec import OTHER, OWN, TIME
 from handshake.kernels.columns import integers
 from handshake.windows import is_late
 
-__all__ = ["Loader", "NewChunk", "arrival_stamps", "turn_stamps"]
-
 Array = np.ndarray[Any, Any]
 
 

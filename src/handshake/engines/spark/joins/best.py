@@ -34,8 +34,6 @@ from handshake.kinds import NEAREST
 from handshake.options import Options
 from handshake.plan.build import Expression
 
-__all__ = ["best_frames", "fit_frames"]
-
 
 def fit_frames(left: DataFrame, right: DataFrame, join: AsOf | Nearest) -> AsOf | Nearest:
     """Return a join with the columns of DataFrames; streams have the times of their watermarks."""

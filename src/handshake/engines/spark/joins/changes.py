@@ -43,8 +43,6 @@ from handshake.kernels.columns import integers
 from handshake.kernels.sorting import order_of
 from handshake.windows import Windows
 
-__all__ = ["Change", "place_of", "postpone", "prepare_change"]
-
 Array = np.ndarray[Any, Any]
 
 

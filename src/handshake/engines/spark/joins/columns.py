@@ -32,8 +32,6 @@ from handshake.plan.parse import parse_type
 from handshake.plan.reader import moving
 from handshake.schema import DATE, FLOAT32, FLOAT64, STRING, Interval, Months, Timestamp
 
-__all__ = ["translate_column"]
-
 _REMEDY = 'write it as SQL text, such as "l.x < r.a", or built: handshake.left.x < handshake.right.a'
 
 

@@ -20,8 +20,6 @@ from handshake.errors import ExpressionError
 from handshake.plan.expr import Expr, Name
 from handshake.plan.parse import parse
 
-__all__ = ["connect_alias", "translate_connect"]
-
 _SAME = (
     "<",
     "<=",

@@ -25,8 +25,6 @@ from handshake.engines.spark.state.reached import ReachedStore
 from handshake.errors import UnsupportedError
 from handshake.metrics import REPORTS
 
-__all__ = ["join_batches", "join_static", "join_streams"]
-
 _TYPES = {"int32": IntegerType(), "int64": LongType(), "string": StringType(), "binary": BinaryType()}
 _REFERENCES = StructType([StructField(field.name, _TYPES[str(field.type)]) for field in REFERENCES])
 _BLOBS = StructType([StructField("blob", BinaryType())])

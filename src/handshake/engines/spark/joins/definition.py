@@ -24,9 +24,6 @@ from handshake.plan.expr import Expr, show
 from handshake.schema import UNITS
 from handshake.windows import Duration, Windows
 
-__all__ = ["EACH_BATCH", "Definition", "Idle", "segment_keys"]
-
-
 EACH_BATCH = "batch"
 """The value of `refresh` for every micro-batch."""
 _PARTITIONS = "shuffle partitions"

@@ -18,17 +18,6 @@ from handshake.engines.spark.state.reached import ReachedStore
 from handshake.errors import HandshakeError, InputError, UnsupportedError
 from handshake.options import Options
 
-__all__ = [
-    "check_root",
-    "given_folder",
-    "new_scratch",
-    "prepare_folders",
-    "root_of",
-    "state_root",
-    "with_directory",
-    "with_folders",
-]
-
 _STATE = "spark.handshake.stateDir"
 _FOLDERS = ("late_to", "results_to")
 """The options that name folders which segments write to."""

@@ -14,8 +14,6 @@ from handshake.joins.spec import SIDES, explain_unmatched
 from handshake.joins.waiting import explain_best, explain_waiting
 from handshake.windows import Duration
 
-__all__ = ["FramePlan", "explain_result", "recall", "remember"]
-
 _ATTRIBUTE = "_handshake_plan"
 _RUNS = {
     "streaming": "streaming: micro-batches of both streams, results appended",

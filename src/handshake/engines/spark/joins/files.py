@@ -25,16 +25,6 @@ from handshake.errors import UnsupportedError
 from handshake.joins.late import check_late_columns, with_lag
 from handshake.joins.spec import SIDES
 
-__all__ = [
-    "LateFiles",
-    "SegmentFiles",
-    "WrittenFile",
-    "batch_of",
-    "check_late",
-    "check_results",
-    "large_pieces",
-]
-
 _NAME = re.compile(r"\.?part-(\d+)-(\d+)-([0-9a-f]{12})-.*-([0-9a-f]{8})\.parquet")
 """A file, or the draft of one: micro-batch, segment, and marks of the query and of the run."""
 _OWNER = "_handshake"

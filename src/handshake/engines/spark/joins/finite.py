@@ -15,8 +15,6 @@ from handshake.engines.spark.state.pack import PackedChunk
 from handshake.engines.spark.workers import freeze_libraries
 from handshake.joins.basic_window import BasicWindow, seal
 
-__all__ = ["join_task", "probe_task"]
-
 _BLOB = pa.schema([("blob", pa.binary())])
 
 Batches = Iterator[pa.RecordBatch]

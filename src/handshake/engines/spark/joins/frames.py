@@ -58,19 +58,6 @@ from handshake.plan.parse import parse
 from handshake.schema import BOOL
 from handshake.windows import Spec, Windows, windows_of
 
-__all__ = [
-    "JoinRequest",
-    "Predicate",
-    "check_windows",
-    "define",
-    "explain_frames",
-    "join_frames",
-    "plan_frames",
-    "predicate_for",
-    "prepare_session",
-    "run_plan",
-]
-
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _PARTITIONS = "spark.sql.shuffle.partitions"

@@ -16,8 +16,6 @@ from handshake.joins.basic_window import BasicWindow
 from handshake.joins.segment import Segment
 from handshake.joins.spec import JoinSpec
 
-__all__ = ["HeldWindows"]
-
 chunks = ChunkCache()
 
 

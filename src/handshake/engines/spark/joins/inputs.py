@@ -19,18 +19,6 @@ from handshake.joins.spec import SIDES
 from handshake.plan.expr import Column, walk
 from handshake.windows import Windows
 
-__all__ = [
-    "arrow_schema",
-    "check_idle",
-    "check_output",
-    "check_texts",
-    "event_time",
-    "output_type",
-    "qualifiers",
-    "session_zone",
-    "watermark_delay",
-]
-
 
 def arrow_schema(frame: DataFrame, side: int) -> pa.Schema:
     """Return the columns of a DataFrame with the Arrow types that tasks see."""

@@ -21,8 +21,6 @@ from handshake.engines.spark.state.store import open_store
 from handshake.joins.late import LateCall
 from handshake.joins.spec import SIDES
 
-__all__ = ["BATCH", "IDENTITY", "LateListener"]
-
 IDENTITY = "definition"
 """The observed metric that says which definition a micro-batch has run with."""
 BATCH = b"micro_batch"

@@ -12,8 +12,6 @@ from handshake.joins.spec import SIDES
 from handshake.plan.expr import Column, walk
 from handshake.windows import Windows, windows_of
 
-__all__ = ["check_change", "check_state", "windows_in"]
-
 
 def windows_in(plan: dict[str, Any]) -> Windows:
     """Return the windows of the properties of a join."""

@@ -17,8 +17,6 @@ from handshake.plan import expr as tree
 from handshake.plan.expr import Compare, Expr, conjuncts, sides
 from handshake.schema import Bool, Date, Decimal, Float, Int, String, Timestamp, Type
 
-__all__ = ["WHY", "is_native", "join_natively"]
-
 WHY = "the predicate is an equality of plain columns, which Spark evaluates with the same result"
 _EXACT = (Bool, Int, Decimal, Date, Timestamp, String)
 

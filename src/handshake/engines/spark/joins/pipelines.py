@@ -18,8 +18,6 @@ from handshake.errors import SchemaError
 from handshake.joins.spec import SIDES
 from handshake.windows import Duration
 
-__all__ = ["readable"]
-
 _TRANSPARENT = ("filter", "subquery_alias", "to_schema", "with_watermark")
 """Parts of a plan that keep the columns of their input, or declare them."""
 

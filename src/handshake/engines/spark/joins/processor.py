@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from handshake.engines.spark.joins.definition import Definition
     from handshake.engines.spark.joins.tasks import Segments
 
-__all__ = ["SegmentProcessor"]
 
 _PICKLER: Any = CPickleSerializer()
 

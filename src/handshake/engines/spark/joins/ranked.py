@@ -11,8 +11,6 @@ import pyarrow as pa
 from handshake.engines.spark.joins.definition import Definition
 from handshake.joins.nearest import Chooser
 
-__all__ = ["add_hidden", "choose_best"]
-
 Batches = Iterator[pa.RecordBatch]
 _PARTITION = 1 << 40
 """Rows of a partition are fewer than this, so numbers of different partitions differ."""

@@ -21,8 +21,6 @@ from handshake.engines.spark.private import connect_paths, connect_relation, lis
 from handshake.engines.spark.state.reached import ReachedStore
 from handshake.errors import UnsupportedError, WindowError
 
-__all__ = ["Refresher", "check_refresh"]
-
 
 def check_refresh(definition: Definition) -> None:
     """Raise if a static side is to be read again and cannot be.

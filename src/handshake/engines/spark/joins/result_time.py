@@ -25,8 +25,6 @@ from handshake.kernels.columns import integers
 from handshake.kinds import INNER
 from handshake.schema import concat_batches
 
-__all__ = ["Dating", "add_result_time", "check_result_time"]
-
 Array = np.ndarray[Any, Any]
 
 

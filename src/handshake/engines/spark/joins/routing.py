@@ -26,18 +26,6 @@ from handshake.plan.analyse import Bound
 from handshake.plan.expr import Expr, show
 from handshake.schema import Float
 
-__all__ = [
-    "Epoch",
-    "Router",
-    "Routing",
-    "balance",
-    "choose_routing",
-    "describe_routing",
-    "home_rows",
-    "visit_ranges",
-    "visited_cells",
-]
-
 Array = np.ndarray[Any, Any]
 Stamps = tuple[int | None, int | None]
 _CELLS = 1024

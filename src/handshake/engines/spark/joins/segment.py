@@ -45,8 +45,6 @@ from handshake.kinds import KINDS
 from handshake.schema import concat_batches
 from handshake.windows import is_late
 
-__all__ = ["SegmentStep", "SegmentTally", "without"]
-
 Array = np.ndarray[Any, Any]
 _PIECE = 1 << 20
 """Tuples per probe, at most."""

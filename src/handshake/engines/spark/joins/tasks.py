@@ -37,20 +37,6 @@ from handshake.joins.spec import SIDES
 from handshake.metrics import names
 from handshake.schema import UNITS, concat_batches
 
-__all__ = [
-    "FIGURES",
-    "REFERENCES",
-    "RESULTS",
-    "Segments",
-    "blobs_of",
-    "figures_row",
-    "pack_task",
-    "packed_chunk",
-    "references",
-    "store_of",
-    "unpack_task",
-]
-
 REFERENCES = pa.schema(
     [
         ("segment", pa.int32()), ("side", pa.int32()), ("partition", pa.int32()), ("part", pa.int32()),

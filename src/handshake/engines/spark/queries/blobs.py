@@ -9,8 +9,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-__all__ = ["BLOB_COLUMNS", "Blob", "blob_batch", "in_order"]
-
 _SCHEMA = pa.schema(
     [
         ("slot", pa.int32()),

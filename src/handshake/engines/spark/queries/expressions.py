@@ -20,8 +20,6 @@ from handshake.plan.expr import Expr
 from handshake.plan.ranges import ranges
 from handshake.schema import BOOL, DATE, FLOAT64, Bool, Date, Float, Int, String, Type
 
-__all__ = ["native", "quote_names"]
-
 Known = Mapping[str, Column]
 _EPOCH = datetime.date(1970, 1, 1)
 _FIRST_DAY, _LAST_DAY = (datetime.date.min - _EPOCH).days, (datetime.date.max - _EPOCH).days

@@ -18,8 +18,6 @@ from handshake.io.udp.receive import ARRIVAL_COLUMN
 from handshake.plan.algebra import Demux, Plan, Source, walk
 from handshake.schema import UNITS, Field, arrow_of
 
-__all__ = ["UNKNOWN", "input_frames", "source_frame"]
-
 UNKNOWN = "unknown"
 """The metric that counts tuples of a carrying input that belong to no declared stream."""
 

@@ -36,8 +36,6 @@ from handshake.plan.expr import walk as parts_of
 from handshake.schema import UNITS, Field, Int, Interval, Schema, Timestamp, arrow_of
 from handshake.windows import Duration, Window, Windows
 
-__all__ = ["TIME", "join_inputs", "join_results", "join_source", "with_times"]
-
 TIME = "__time"
 """The column with the time of a join's tuples, in case a projection drops their own."""
 _MILLISECOND = 10**6

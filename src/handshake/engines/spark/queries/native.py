@@ -19,8 +19,6 @@ from handshake.plan.expr import Column, Expr, conjuncts
 from handshake.plan.panes import PaneShape
 from handshake.schema import BOOL, Field, Schema
 
-__all__ = ["SparkFilter", "native_chain", "spark_filter"]
-
 _HOLDS = "\0holds"
 
 

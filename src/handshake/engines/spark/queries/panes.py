@@ -30,8 +30,6 @@ from handshake.plan.algebra import Node, Output, Session, Sliding, Source, Windo
 from handshake.plan.panes import PaneShape, pane_shape
 from handshake.schema import UNITS, arrow_of, concat_batches
 
-__all__ = ["PaneQuery", "PaneWindow", "PartitionPanes", "reduce_panes"]
-
 _BATCH_ROWS = 1 << 17
 """Rows per batch for compiled code; Spark's batches have 10,000."""
 

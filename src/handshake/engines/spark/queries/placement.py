@@ -15,8 +15,6 @@ from handshake.plan.aggregates import AGGREGATES
 from handshake.plan.algebra import Aggregate, Node, Output, Plan, Source, Union, Windowing, WindowJoin, walk
 from handshake.plan.optimise import optimise
 
-__all__ = ["check_carried", "declared_sources", "explain_placement", "join_below", "why_one_task"]
-
 
 def explain_placement(plan: Plan) -> list[str]:
     """Return a line for each result that runs in one task because of its joins, with the reason."""

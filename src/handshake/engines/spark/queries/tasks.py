@@ -24,21 +24,6 @@ from handshake.operators.sources import arrow_schema, times_in
 from handshake.plan.algebra import Node, Output, Source
 from handshake.schema import UNITS, Schema, arrow_of
 
-__all__ = [
-    "FIGURES",
-    "RESULT_COLUMNS",
-    "STATE_COLUMNS",
-    "chain_task",
-    "clock_task",
-    "finish_task",
-    "load_query",
-    "map_columns",
-    "pane_task",
-    "step_task",
-    "tuple_task",
-    "unpack_task",
-]
-
 FIGURES = ("rows", "late", "no_time", "matched", "unmatched", "finalised", "pending", "results")
 """The figures of a query's micro-batch, as in process (`QueryMetrics`)."""
 RESULT_COLUMNS = "data binary, " + ", ".join(f"{name} bigint" for name in FIGURES)

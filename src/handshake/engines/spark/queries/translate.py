@@ -70,8 +70,6 @@ from handshake.plan.query import parse_query
 from handshake.schema import Field, Timestamp
 from handshake.windows import Windows
 
-__all__ = ["QueryFrames", "query_frames"]
-
 
 class QueryFrames(dict[str, DataFrame]):
     """The results of a query by name.

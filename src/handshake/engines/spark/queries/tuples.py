@@ -19,8 +19,6 @@ from handshake.operators.query import Query
 from handshake.operators.sources import Needs, SourceOperator, arrival_places, instants
 from handshake.plan.algebra import Output, Plan, Source
 
-__all__ = ["ClockedSource", "TupleQuery"]
-
 
 class ClockedSource(SourceOperator):
     """A source of join results, whose clock is the slowest clock of the join's inputs.

@@ -20,8 +20,6 @@ import pyarrow as pa
 
 from handshake.errors import HandshakeError
 
-__all__ = ["publish_agreed"]
-
 _TURNS = 64
 """Turns after which writers give up; two that keep step agree in the second one."""
 

@@ -22,8 +22,6 @@ import pyarrow as pa
 from handshake.engines.spark.state.store import StateError
 from handshake.schema import concat_batches
 
-__all__ = ["Layout", "Ranges", "block_edges", "decode_blocks", "encode_blocks"]
-
 Array = np.ndarray[Any, Any]
 Ranges = list[tuple[int, int]]
 _CHECK = struct.Struct("<I")

@@ -23,8 +23,6 @@ from handshake.joins.spec import SideSpec
 from handshake.kernels.cluster import Cells
 from handshake.kernels.keys import sort_key
 
-__all__ = ["ChunkCache", "ChunkRef", "read_chunk", "read_parts", "write_chunk"]
-
 _TRAILER = struct.Struct("<8sQ")
 _MAGIC = b"handshk1"
 _INDEX = pa.schema([("name", pa.string()), ("dtype", pa.string()), ("data", pa.binary())])

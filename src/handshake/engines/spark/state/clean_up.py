@@ -9,8 +9,6 @@ from typing import NamedTuple
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.store import Store
 
-__all__ = ["FIRST", "Generation", "claimed_by", "clean_up", "generation_of", "stale_files"]
-
 FIRST = -1
 """The first micro-batch of the first generation, whatever its number is."""
 _SWEEP = 32

@@ -15,8 +15,6 @@ from handshake.engines.spark.joins.definition import Idle
 from handshake.engines.spark.state.pack import PackedChunk
 from handshake.schema import UNITS
 
-__all__ = ["Clocks"]
-
 
 @dataclass
 class Clocks:

@@ -10,8 +10,6 @@ import pyarrow as pa
 
 from handshake.engines.spark.state.store import StateError
 
-__all__ = ["Chunks", "KeptChunks"]
-
 T = TypeVar("T")
 
 

@@ -19,8 +19,6 @@ from handshake.engines.spark.state.clocks import Clocks
 from handshake.engines.spark.state.store import StateError
 from handshake.joins.states import RowStates
 
-__all__ = ["About", "Manifest", "describe_value"]
-
 _VERSION = 4
 """The version of the format: 1 has fields alone, 2 adds states of rows, 3 facts for readers from outside, 4 a
 checksum."""

@@ -23,8 +23,6 @@ from handshake.kernels.prepare import HIDDEN
 from handshake.kernels.sorting import order_of
 from handshake.schema import concat_batches
 
-__all__ = ["PLACE", "ChunkRows", "PackedChunk", "canonical", "pack", "record_once"]
-
 Array = np.ndarray[Any, Any]
 PLACE = HIDDEN + "place"
 """The column with a tuple's position in its partition, for windows that count tuples."""

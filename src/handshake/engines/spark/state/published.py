@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.store import Store
 
-__all__ = ["copies_in", "publish", "withdraw"]
-
 _COPY = "state.manifest"
 _KEPT = 2
 

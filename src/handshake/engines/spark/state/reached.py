@@ -21,8 +21,6 @@ from handshake.engines.spark.private import NO_ANALYSIS, is_connect
 from handshake.engines.spark.state.store import Store, open_store
 from handshake.errors import HandshakeError
 
-__all__ = ["ReachedStore"]
-
 _PATIENCE = 20.0
 """Seconds to wait for a server when the program ends."""
 

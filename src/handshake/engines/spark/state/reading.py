@@ -24,8 +24,6 @@ from handshake.joins.spec import SIDES, TIME
 from handshake.kernels.prepare import HIDDEN
 from handshake.schema import UNITS
 
-__all__ = ["SEGMENTS", "JoinState", "SegmentState", "StateDirectory", "read_state"]
-
 SEGMENTS = pa.schema(
     [
         ("query", pa.string()), ("join", pa.string()), ("segment", pa.int32()), ("side", pa.string()),

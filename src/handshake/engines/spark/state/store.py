@@ -18,9 +18,6 @@ import pyarrow.fs as fs
 from handshake.engines.spark.state.agreement import publish_agreed
 from handshake.errors import HandshakeError, InputError
 
-__all__ = ["StateError", "Store", "open_store"]
-
-
 T = TypeVar("T")
 _READERS = 16
 """Reads at the same time, if files are not local."""

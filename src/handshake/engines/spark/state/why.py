@@ -24,8 +24,6 @@ from handshake.plan.expr import Column, walk
 from handshake.plan.parse import parse
 from handshake.windows import Windows, is_late, parse_window
 
-__all__ = ["why_in_state"]
-
 Row = Mapping[str, Any]
 _TYPED = re.compile(r"(?P<name>.*) (?P<type>[a-z0-9_]+(?:[\[(<].*)?)", re.DOTALL)
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns), tz=(.+)\]")

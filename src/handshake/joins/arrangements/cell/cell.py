@@ -36,8 +36,6 @@ from handshake.joins.pieces import coalesce, pieces
 from handshake.joins.segment import Segment
 from handshake.joins.spec import JoinSpec
 
-__all__ = ["CELL", "Cell"]
-
 Array = np.ndarray[Any, Any]
 _SHARE = 64
 """The fewest tuples of a share of a batch, if the batch is shared out."""

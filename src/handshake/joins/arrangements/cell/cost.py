@@ -25,8 +25,6 @@ from handshake.joins.spec import JoinSpec, join_spec
 from handshake.plan.parse import parse
 from handshake.windows import Windows
 
-__all__ = ["UNIT_BLOCK", "CostModel", "cost_model", "measure_costs", "model_text"]
-
 UNIT_BLOCK = 16
 """b: tuples in a unit block (3.3), one for each lane of the kernels' vectors."""
 _FEWEST, _MOST = 1 << 10, 1 << 17

@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.segment import Segment
 
-__all__ = ["Partition", "Slots"]
-
 _RUNS, _SMALLEST = 10, 1024
 """Basic windows that a core should have, so that one more is no more than a tenth of its work; and how small
 they may get for that."""

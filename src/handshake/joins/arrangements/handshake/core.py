@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-__all__ = ["LEFT", "RIGHT", "HandshakeCore", "Message", "Piece", "R", "S"]
-
 R, S = 0, 1
 LEFT, RIGHT = 0, 1
 """Directions. Stream `side` comes from direction `side` and goes to direction `1 - side`."""

@@ -16,8 +16,6 @@ from handshake.joins.basic_window import BasicWindow, seal
 from handshake.joins.driver import Driver, Seen
 from handshake.joins.pieces import coalesce, pieces
 
-__all__ = ["Ends", "Held"]
-
 _PART = 2
 """Tuples wait here until there are as many as this part of the largest piece: pieces should be few."""
 

@@ -30,8 +30,6 @@ from handshake.joins.metrics import (
 )
 from handshake.joins.spec import JoinSpec
 
-__all__ = ["HANDSHAKE", "Handshake"]
-
 _UNBOUNDED = 1 << 62
 """Pieces that have reached their end stay there; the driver only learns of it."""
 

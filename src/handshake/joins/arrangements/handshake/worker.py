@@ -19,8 +19,6 @@ from handshake.joins.driver import Tracked
 from handshake.joins.pieces import coalesce
 from handshake.joins.spec import SIDES, JoinSpec
 
-__all__ = ["Found", "Queue", "Worker", "in_line", "largest", "newest"]
-
 _DIRECTIONS = (LEFT, RIGHT)
 _SCANNED = 1 << 15
 """To a scan longer pieces are of no use: per comparison, 8,192 tuples by 32,768 take 2 % longer than by

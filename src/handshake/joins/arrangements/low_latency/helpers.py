@@ -11,8 +11,6 @@ from typing import Protocol
 
 from handshake.joins.arrangements.placement import pin_to
 
-__all__ = ["Helpers", "Job"]
-
 
 class Job(Protocol):
     """Something that several threads can do together."""

@@ -17,8 +17,6 @@ from handshake.kernels.keys import sort_key
 from handshake.kernels.look_up import look_up_hashes_kernel, look_up_kernel
 from handshake.kernels.shared_scan import HEADROOM, INDEXED, INSIDE, NULLABLE, STATE
 
-__all__ = ["FEW", "LookUp", "LookUps"]
-
 Array = np.ndarray[Any, Any]
 FEW = 256
 """Up to this many tuples are looked up in all windows by one call; more are sorted, and looked up window by

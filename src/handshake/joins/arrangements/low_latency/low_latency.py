@@ -29,8 +29,6 @@ from handshake.joins.pieces import pieces
 from handshake.joins.segment import SMALL
 from handshake.joins.spec import JoinSpec
 
-__all__ = ["LOW_LATENCY", "LowLatency"]
-
 _WHOLE = 64
 """Smaller shares are not worth cutting: such a batch settles whole, on each core in turn."""
 _UNINTERRUPTED = 1 << 30

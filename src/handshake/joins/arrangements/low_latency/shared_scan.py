@@ -44,8 +44,6 @@ from handshake.kernels.shared_scan import (
     sort_out,
 )
 
-__all__ = ["SharedScan", "Visit"]
-
 Array = np.ndarray[Any, Any]
 _PATIENCE = 1 << 14
 _LOW, _HIGH = -(2**63), 2**63 - 1
