@@ -79,12 +79,14 @@ def run_client(command: list[str], own: dict[str, str] | None = None) -> None:
 def run_features(server: str, tests: list[str]) -> None:
     """Run tests of this folder with a session that is a client of the server."""
     given = [str(HERE / test) for test in tests]
+    # A client of PySpark may leave a socket to the garbage collector, which warns when pytest ends.
+    quiet = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:unraisableexception"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *given],
+        [sys.executable, "-m", "pytest", "-q", *quiet, *given],
         cwd=HERE.parents[1], capture_output=True, text=True, timeout=7000, check=False,
         env={**os.environ, "HANDSHAKE_CONNECT": server},
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-6000:]
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
 
 
 @pytest.mark.sources

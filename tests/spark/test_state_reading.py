@@ -182,7 +182,8 @@ def test_spark_reads_the_state_of_a_query(spark: Any, tmp_path: Path) -> None:
     assert {row["_segment"] for row in left.collect()} <= {0, 1}
 
     source = ThingSource(sink.query, "matches", joined)  # as on the live page
-    assert source.about("matches")["why"] == [["l", "v", "t"], ["r", "v", "t"]]
+    asked = [("left", ["l", "v", "t"]), ("right", ["r", "v", "t"])]
+    assert source.about("matches")["why"] == [{"name": name, "columns": columns} for name, columns in asked]
     board = Board()
     board.add(source)
     wait_until(lambda: not board.sources())
@@ -192,9 +193,9 @@ def test_spark_reads_the_state_of_a_query(spark: Any, tmp_path: Path) -> None:
         {"join": 30},
         [30, 30],
     )
-    told = board.why("matches", '{"l": 25}', '{"r": 25}').splitlines()
+    told = board.why("matches", ['{"l": 25}', '{"r": 25}']).splitlines()
     assert (told[0], told[1]) == ("the rows join", "  yes  l.v = r.v: 25 = 25")
     later = '{"r": 999, "v": 25, "t": "2023-11-14 22:13:35+00:00"}'
-    told = board.why("matches", '{"l": 25}', later).splitlines()
+    told = board.why("matches", ['{"l": 25}', later]).splitlines()
     assert told[0] == "the rows do not join"
     assert "no   right row in the state: no segment holds it, and it is 4 seconds behind" in "\n".join(told)
