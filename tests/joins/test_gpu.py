@@ -19,6 +19,8 @@ from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.compile import Program
 from handshake.kernels.gpu import driver
 from handshake.kernels.gpu.driver import DeviceError
+from handshake.kernels.gpu.lay_out import count_module, lay_out_module, offsets_module, sums_module
+from handshake.kernels.gpu.look_up import look_up_module
 from handshake.kernels.gpu.scan import Scan, scan_module
 from handshake.kernels.gpu.target import PtxTarget
 from handshake.plan.expr import Literal
@@ -164,6 +166,20 @@ PREDICATES = [
 def test_ptx_rounds_every_operation_and_calls_nothing(on):
     spec = prepare(XY, XY, on, "1 s", time="t", device="gpu").spec
     assert_ptx(spec)
+
+
+def test_indexes_become_ptx_that_rounds_like_the_host():
+    target = PtxTarget((7, 0))
+    spec = prepare(XY, XY, BANDS, "1 s", time="t", device="gpu").spec
+    columns = (spec.sides[0].columns, spec.sides[1].columns)
+    bands = [attribute.inner for attribute in spec.sides[0].coded]
+    modules = [look_up_module(Scan(Program(spec.boundary, columns, False, True, None), 0), target)]
+    modules += [count_module(target, bands), sums_module(target), offsets_module(target)]
+    modules.append(lay_out_module(target, (1, 2, 4, 8, 16)))
+    for module in modules:
+        text = target.emit(module)
+        assert f".entry {module.name}" in text
+        assert not any(word in text for word in ("fma.", "call", ".ftz", ".approx", "mul.f64", "sub.f64"))
 
 
 def assert_ptx(spec) -> None:
