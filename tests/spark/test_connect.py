@@ -14,8 +14,10 @@ import pytest
 
 from waiting import wait_until
 
-pyspark = pytest.importorskip("pyspark")
+pytest.importorskip("pyspark")
 pytest.importorskip("grpc", reason="Spark Connect needs the extra 'connect'")
+import pyspark
+
 from handshake.engines.spark.java import java_home
 
 HERE = Path(__file__).parent
