@@ -18,7 +18,11 @@ from pathlib import Path
 
 from sources import SERVERS, install_servers
 
+from handshake_bench.maven import UnreachableError, fetch
+
 ROOT = Path(__file__).parents[1]
+HADOOP = "org.apache.hadoop:hadoop-aws:3.5.0"
+"""The package that the tests use for S3 (tests/support/host_cluster.py)."""
 FOLDER = ROOT / "build" / "cluster"
 PACKED = FOLDER / "join-env"
 ALONE = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -34,6 +38,11 @@ def main(options: list[str]) -> int:
         return 0
     install_servers()
     pack_environment()
+    try:
+        fetch(HADOOP)  # before the tests, whose namespaces have no network
+    except UnreachableError as error:
+        print(f"skipped: {error}")
+        return 0
     tests = ["-m", "hosts", "-o", "timeout=1800", "-p", "no:cacheprovider", "tests/spark/test_hosts.py"]
     command = [*ALONE, sys.executable, "-m", "pytest", *tests, *options]
     environment = {**os.environ, "HANDSHAKE_HOSTS": "1"}

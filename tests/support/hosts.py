@@ -84,6 +84,7 @@ class Host:
 @contextmanager
 def bridge() -> Iterator[None]:
     """Make a switch that connects the hosts and this machine."""
+    Path("/run/netns").mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/netns"], check=True)  # names of networks end here
     _ip("link", "set", "lo", "up")
     _ip("link", "add", BRIDGE, "type", "bridge")
