@@ -54,6 +54,7 @@ def test_late_rows_are_in_the_files_once(spark, tmp_path, how, state):
     assert sum(figures.get("late") or 0 for figures in observed) == 5
 
 
+@pytest.mark.classic("a client of Spark Connect refuses any function first")
 def test_tables_have_no_late_rows(spark):
     frame = spark.createDataFrame([(1,)], "x int")
     with pytest.raises(UnsupportedError, match="late_to is for joins of two streams"):
@@ -79,6 +80,7 @@ class Calls:
         self.rows += zip([side] * len(lags), batch["n"].to_pylist(), lags, strict=True)
 
 
+@pytest.mark.classic("late rows for a function are read by a listener of the driver")
 def test_a_function_gets_late_rows_once_per_micro_batch(spark, tmp_path):
     calls = Calls()
 
@@ -110,6 +112,7 @@ def test_a_function_gets_late_rows_once_per_micro_batch(spark, tmp_path):
     assert not [*waiting.glob("*/join-a%20join/late/*/*.parquet")]
 
 
+@pytest.mark.classic("late rows for a function are read by a listener of the driver")
 def test_what_a_function_for_late_rows_cannot_have(spark, tmp_path):
     stream = spark.readStream.format("rate").load().withWatermark("timestamp", "1 second")
     with pytest.raises(
