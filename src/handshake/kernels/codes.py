@@ -2,8 +2,9 @@
 
 A code is the number of the 256th part of a basic window's range that holds the value. Codes grow with values,
 so a value between two limits has a code between theirs. The scan first compares the codes of two bands, and
-evaluates the predicate only on blocks in which some tuple passes both. No match is missed. (Weber, Schek and
-Blott call such columns a vector approximation file.)
+evaluates the predicate only on blocks in which some tuple passes both. Four blocks share a branch, because
+one in a hundred passes. No match is missed. (Weber, Schek and Blott call such columns a vector approximation
+file.)
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from numba.extending import intrinsic
 
 from handshake.kernels.compile import BLOCK, Program, addresses, as_intrinsic, column_value
 from handshake.kernels.compile_cache import compile_loop, predicate_function
-from handshake.kernels.intrinsics import JIT
-from handshake.kernels.lower import I64, repeat
+from handshake.kernels.intrinsics import JIT, reader, writer
+from handshake.kernels.lower import I1, I64, repeat
 from handshake.kernels.tiles import pair_writers, tile_search
 from handshake.plan.analyse import Bound
 from handshake.plan.expr import Column
@@ -38,6 +39,8 @@ PASSED = 7
 """Place in a thread's state that counts the blocks on which the predicate was evaluated."""
 _DOUBLE = ir.DoubleType()
 _PARTS = 256
+_GROUP = 4 * BLOCK
+"""Tuples whose codes share a branch; columns of codes are filled up to whole groups."""
 _ROUNDING = 2.0**-52
 
 
@@ -68,7 +71,7 @@ class Codes(NamedTuple):
         """Encode columns of numbers."""
         arrays, places = [], list[int]()
         for values in columns:
-            arrays.append(np.empty(len(values), np.uint8))
+            arrays.append(np.zeros(-(-len(values) // _GROUP) * _GROUP, np.uint8))
             facts = np.array(_encode(values, arrays[-1])).view(np.int64).tolist()
             places += [int(arrays[-1].ctypes.data), *facts]
         return cls(tuple(arrays), tuple(places))
@@ -95,18 +98,36 @@ def _number(typing_context, word):  # type: ignore[no-untyped-def]
     return types.float64(types.int64), code
 
 
-@intrinsic
-def _near(typing_context, codes, at, first, span):  # type: ignore[no-untyped-def]
-    """Return a mask of the codes in a block that are `first` or up to `span` above it."""
+def _near(blocks: int) -> Any:
+    """Return `near(first, second, low, span, other, other_span)`: whether a tuple of some blocks passes.
+
+    The codes at address `first` must be `low` or up to `span` above it, and those at `second` likewise.
+    """
     lanes = ir.VectorType(ir.IntType(8), BLOCK)
 
-    def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        place = builder.inttoptr(builder.add(args[0], args[1]), ir.PointerType(lanes))
-        low, most = (repeat(builder, value, BLOCK) for value in args[2:])
-        above = builder.sub(builder.load(place, align=1), low)
-        return builder.bitcast(builder.icmp_unsigned("<=", above, most), ir.IntType(BLOCK))
+    def passing(builder: ir.IRBuilder, start: ir.Value, step: int, low: ir.Value, span: ir.Value) -> ir.Value:
+        place = builder.inttoptr(builder.add(start, ir.Constant(I64, step * BLOCK)), ir.PointerType(lanes))
+        above = builder.sub(builder.load(place, align=1), repeat(builder, low, BLOCK))
+        return builder.icmp_unsigned("<=", above, repeat(builder, span, BLOCK))
 
-    return types.uint64(types.int64, types.int64, types.uint8, types.uint8), code
+    @intrinsic
+    def near(typing_context, first, second, low, span, other, other_span):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            found = ir.Constant(ir.VectorType(I1, BLOCK), [False] * BLOCK)
+            for step in range(blocks):
+                one = passing(builder, args[0], step, args[2], args[3])
+                two = passing(builder, args[1], step, args[4], args[5])
+                found = builder.or_(found, builder.and_(one, two))
+            mask = builder.bitcast(found, ir.IntType(BLOCK))
+            return builder.icmp_unsigned("!=", mask, ir.Constant(mask.type, 0))
+
+        byte = types.uint8
+        return types.boolean(types.int64, types.int64, byte, byte, byte, byte), code
+
+    return near
+
+
+_read, _write = reader(types.int64), writer(types.int64)
 
 
 def _limits(program: Program, inner: int, band: Band) -> Any:
@@ -159,17 +180,17 @@ def _edge(bound: Bound, inner: int) -> _Edge:
 
 
 def searcher(program: Program, inner: int, bands: Sequence[Band]) -> Any:
-    """Return `search(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count)`.
+    """Return `search(outer, i, inner, row, tile, stop, passed, out_outer, out_inner, count)`.
 
     It does the same as `kernels.tiles.tile_search`. With `bands`, it first compares the codes of the basic
-    window if row `w` of the table has some.
+    window if its row of the table, at address `row`, has some. It counts the blocks that pass at `passed`.
     """
     if bands:
         return _coded_search(program, inner, bands)
     search = tile_search(program, inner)
 
     @numba.njit(**JIT, inline="always")
-    def search_uncoded(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
+    def search_uncoded(outer, i, inner, row, tile, stop, passed, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
         return search(outer, i, inner, tile, stop, out_outer, out_inner, count)
 
     return search_uncoded
@@ -178,32 +199,35 @@ def searcher(program: Program, inner: int, bands: Sequence[Band]) -> Any:
 def _coded_search(program: Program, inner: int, bands: Sequence[Band]) -> Any:
     block, rest = pair_writers(program, inner)
     first, second = (_limits(program, inner, band) for band in bands)
+    near_block, near_group = _near(1), _near(_GROUP // BLOCK)
 
     @numba.njit(**JIT, inline="always")
-    def span_of(limits, table, w, at):  # type: ignore[no-untyped-def]
-        least, scale = _number(table[w, at + 1]), _number(table[w, at + 2])
+    def span_of(limits, row, at):  # type: ignore[no-untyped-def]
+        least, scale = _number(_read(row + 8 * (at + 1))), _number(_read(row + 8 * (at + 2)))
         low = _code(limits[0], least, scale)
         return low, np.uint8(_code(limits[1], least, scale) - low)
 
     @numba.njit(**JIT, inline="always")
-    def search(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
-        codes, others = table[w, CODES], table[w, CODES + WORDS]
+    def search(outer, i, inner, row, tile, stop, passed, out_outer, out_inner, count):  # type: ignore[no-untyped-def]
+        codes, others = _read(row + 8 * CODES), _read(row + 8 * (CODES + WORDS))
         coded = codes != 0
         low, span, other, other_span = np.uint8(0), np.uint8(0), np.uint8(0), np.uint8(0)
         if coded:
             one, two = first(outer, i), second(outer, i)
             if one[0] > one[1] or two[0] > two[1]:
                 return count
-            low, span = span_of(one, table, w, CODES)
-            other, other_span = span_of(two, table, w, CODES + WORDS)
+            low, span = span_of(one, row, CODES)
+            other, other_span = span_of(two, row, CODES + WORDS)
         whole = stop & ~(BLOCK - 1)
-        for j in range(tile, whole, BLOCK):
-            if coded:
-                near = _near(codes, j, low, span) & _near(others, j, other, other_span)
-                if near == np.uint64(0):
-                    continue
-                state[PASSED] += 1
-            count = block(outer, i, inner, j, out_outer, out_inner, count)
+        for group in range(tile, whole, _GROUP):
+            if coded and not near_group(codes + group, others + group, low, span, other, other_span):
+                continue
+            for j in range(group, min(group + _GROUP, whole), BLOCK):
+                if coded:
+                    if not near_block(codes + j, others + j, low, span, other, other_span):
+                        continue
+                    _write(passed, _read(passed) + 1)
+                count = block(outer, i, inner, j, out_outer, out_inner, count)
         return rest(outer, i, inner, whole, stop, out_outer, out_inner, count)
 
     return search

@@ -77,6 +77,22 @@ def reader(kind: types.Type) -> Any:
     return read
 
 
+def writer(kind: types.Type) -> Any:
+    """Return `write(address, value)`, which stores a number at an address that need not be aligned."""
+
+    @intrinsic
+    def write(typing_context, address, value):  # type: ignore[no-untyped-def]
+        def code(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            value = context.cast(builder, args[1], signature.args[1], kind)
+            place = builder.inttoptr(args[0], ir.PointerType(context.get_data_type(kind)))
+            builder.store(value, place, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, value), code
+
+    return write
+
+
 def row_intrinsic(width: int, skip: int = 0) -> Any:
     """Return `row(table, at)`: the `width` addresses in row `at` of a table, after `skip` other words."""
 

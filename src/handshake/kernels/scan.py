@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from handshake.kernels.codes import CODES, FACTS, Band, searcher
+from handshake.kernels.codes import CODES, FACTS, PASSED, Band, searcher
 from handshake.kernels.columns import address_words
 from handshake.kernels.compile import PASS, TILE, Program, once
 from handshake.kernels.compile_cache import compile_loop
@@ -33,9 +33,11 @@ def scan_kernel(program: Program, inner: int, bands: tuple[Band, ...] = ()) -> A
     def scan(outer, outer_rows, table, state, ends, out_outer, out_inner):  # type: ignore[no-untyped-def]
         count = 0
         room = out_outer.shape[0] - TILE
+        passed = state.ctypes.data + 8 * PASSED
+        to_outer, to_inner = out_outer.ctypes.data, out_inner.ctypes.data
         w, tile, i = state[0], state[1], state[2]
         while w < table.shape[0]:
-            inner, inner_rows = row_of(table, w), table[w, 0]
+            inner, inner_rows, row = row_of(table, w), table[w, 0], table.ctypes.data + w * table.strides[0]
             size = PASS if table[w, CODES] == 0 else TILE  # more codes fit the first-level cache
             while tile < inner_rows:
                 stop = min(tile + size, inner_rows)
@@ -43,7 +45,7 @@ def scan_kernel(program: Program, inner: int, bands: tuple[Band, ...] = ()) -> A
                     if count > room:
                         state[0], state[1], state[2] = w, tile, i
                         return count
-                    count = search(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count)
+                    count = search(outer, i, inner, row, tile, stop, passed, to_outer, to_inner, count)
                     i += 1
                 tile, i = stop, 0
             ends[w] = count

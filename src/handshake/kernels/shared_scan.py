@@ -14,7 +14,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from handshake.kernels.codes import CODES, FACTS, Band, searcher
+from handshake.kernels.codes import CODES, FACTS, PASSED, Band, searcher
 from handshake.kernels.columns import address_words
 from handshake.kernels.compile import FEW_PASS, TILE, Program, once
 from handshake.kernels.compile_cache import compile_loop
@@ -178,6 +178,8 @@ def shared_scan_kernel(program: Program, inner: int, bands: tuple[Band, ...] = (
         at_work = counters.shape[0] - _LINE
         _add(counters, at_work, 1)
         room = out_outer.shape[0] - TILE
+        passed = state.ctypes.data + 8 * PASSED
+        to_outer, to_inner = out_outer.ctypes.data, out_inner.ctypes.data
         chunk, tile, i, count, groups = state[0], state[1], state[2], state[3], state[4]
         before = ends[groups - 1] if groups else 0
         while True:
@@ -187,7 +189,7 @@ def shared_scan_kernel(program: Program, inner: int, bands: tuple[Band, ...] = (
                     break
                 tile, i = chunks[chunk, 1], 0
             w, last = chunks[chunk, 0], chunks[chunk, 2]
-            inner = row_of(table, w)
+            inner, row = row_of(table, w), table.ctypes.data + w * table.strides[0]
             full = False
             size = FEW_PASS if table[w, CODES] == 0 else TILE  # more codes fit the first-level cache
             while tile < last and not full:
@@ -196,7 +198,7 @@ def shared_scan_kernel(program: Program, inner: int, bands: tuple[Band, ...] = (
                     if count > room:
                         full = True
                         break
-                    count = search(outer, i, inner, table, w, tile, stop, state, out_outer, out_inner, count)
+                    count = search(outer, i, inner, row, tile, stop, passed, to_outer, to_inner, count)
                     i += 1
                 if not full:
                     tile, i = stop, 0
