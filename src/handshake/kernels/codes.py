@@ -40,7 +40,7 @@ PASSED = 7
 _DOUBLE = ir.DoubleType()
 _PARTS = 256
 _GROUP = 4 * BLOCK
-"""Tuples whose codes share a branch; columns of codes are filled up to whole groups."""
+"""Tuples whose codes share a branch; the memory of codes is filled up to whole groups."""
 _ROUNDING = 2.0**-52
 
 
@@ -71,7 +71,8 @@ class Codes(NamedTuple):
         """Encode columns of numbers."""
         arrays, places = [], list[int]()
         for values in columns:
-            arrays.append(np.zeros(-(-len(values) // _GROUP) * _GROUP, np.uint8))
+            filled = np.zeros(-(-len(values) // _GROUP) * _GROUP, np.uint8)
+            arrays.append(filled[: len(values)])
             facts = np.array(_encode(values, arrays[-1])).view(np.int64).tolist()
             places += [int(arrays[-1].ctypes.data), *facts]
         return cls(tuple(arrays), tuple(places))

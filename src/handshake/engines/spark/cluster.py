@@ -123,6 +123,7 @@ def _settings(
         "spark.sql.adaptive.coalescePartitions.enabled": "false",  # small references stand for many rows
         "spark.driver.maxResultSize": "0",
         "spark.python.daemon.module": "handshake.engines.spark.daemon",
+        "spark.python.unix.domain.socket.enabled": "true",  # TCP may stall: docs/spark.md
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",  # ten times the default
         "spark.driver.extraJavaOptions": _UNCHECKED,
         "spark.executor.extraJavaOptions": _UNCHECKED,

@@ -212,11 +212,14 @@ class DeviceCore(JoinCore):
 
         Basic windows in between that have expired are in, since nothing in them matches any more.
         """
-        rows = [(run.first, run.first + run.window.rows) for run in indexed]
-        starts = [segment.place(windows[0]).start, *(stop for _, stop in rows)]
-        stops = [*(start for start, _ in rows), segment.place(windows[-1]).stop]
-        live = self._live[segment.side]
-        return [(max(a, live), b) for a, b in zip(starts, stops, strict=True) if max(a, live) < b]
+        spans = []
+        start = max(segment.place(windows[0]).start, self._live[segment.side])
+        for run in indexed:
+            if start < run.first:
+                spans.append((start, run.first))
+            start = max(start, run.stop)
+        stop = segment.place(windows[-1]).stop
+        return [*spans, (start, stop)] if start < stop else spans
 
     # Codes.
 

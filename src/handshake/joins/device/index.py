@@ -105,6 +105,7 @@ class Run:
             making: The kernels.
         """
         self.window, self.first, self.grid, self.nullable = window, first, grid, nullable
+        self.stop = first + window.rows
         rows, cells = window.rows, grid.bands[0][2] * grid.bands[1][2]
         arrays, slot = inner.arrays(nullable), first - inner.base
         sizes = [4 * (cells + 1), 4 * rows, *(rows * store.width for store in arrays)]

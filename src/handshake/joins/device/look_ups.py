@@ -44,13 +44,28 @@ class Part:
 
 
 class Chosen(NamedTuple):
-    """The basic windows of a side that the last search wanted by index, and their indexes."""
+    """The choice of the last search of a side: what it was made for, and what it was."""
 
+    near: list[BasicWindow]
+    """The basic windows to search."""
+    least: int
+    """The rows from which a basic window was wanted by index."""
     windows: list[BasicWindow]
+    """Those that were wanted by index."""
     runs: list[Run]
     nullable: bool
     rows: int
     """Rows of all indexes."""
+
+    def extended(self, near: list[BasicWindow], least: int, known: dict[int, Run]) -> list[BasicWindow]:
+        """Return which of the basic windows to search are wanted now.
+
+        Between two searches most often a small one has come, and hundreds are as before.
+        """
+        before = len(self.near)
+        as_before = least == self.least and len(near) >= before and all(map(is_, self.near, near))
+        start, wanted = (before, self.windows) if as_before else (0, [])
+        return wanted + [w for w in near[start:] if w.rows >= least or id(w) in known]
 
 
 class LookUps:
@@ -74,7 +89,7 @@ class LookUps:
         self._runs: tuple[dict[int, Run], dict[int, Run]] = ({}, {})
         self._grids: list[Grid | None] = [None, None]
         self._making: list[Making | None] = [None, None]
-        self._chosen = [Chosen([], [], False, 0)] * 2
+        self._chosen = [Chosen([], 0, [], [], False, 0)] * 2
         self._tables = (Table(Store(device, 8)), Table(Store(device, 8)))
         self._reach = Store(device, 4)
         self._outputs = [ListOutput(device, spec.tuning.device_first_pairs) for _ in range(2)]
@@ -103,10 +118,11 @@ class LookUps:
         inner, tuning = 1 - piece.spec.side, self._tuning
         known, last = self._runs[inner], self._chosen[inner]
         least = min(tuning.device_indexed_from, -(-tuning.device_indexed_pairs // piece.rows))
-        wanted = [window for window in near if window.rows >= least or id(window) in known]
+        wanted = last.extended(near, least, known)
         nullable = bool(self._windows[0].validity or self._windows[1].validity)
         same = nullable == last.nullable and len(wanted) == len(last.windows)
         if same and all(map(is_, wanted, last.windows)):
+            self._chosen[inner] = last._replace(near=near, least=least)
             return last.runs
         here = {id(window) for window in held}
         for key in [key for key, run in known.items() if key not in here or run.nullable != nullable]:
@@ -118,7 +134,8 @@ class LookUps:
                 run = self._make(piece, window, place(window).start, nullable)
             if run is not None:
                 found.append(run)
-        self._chosen[inner] = Chosen(wanted, found, nullable, sum(run.window.rows for run in found))
+        rows = sum(run.window.rows for run in found)
+        self._chosen[inner] = Chosen(near, least, wanted, found, nullable, rows)
         return found
 
     def _make(self, piece: BasicWindow, window: BasicWindow, first: int, nullable: bool) -> Run | None:
