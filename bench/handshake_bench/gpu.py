@@ -4,11 +4,14 @@ Both streams are pushed in batches. *Load* is seconds of work per second of stre
 square of the rate, so the sustained rate is the one measured, divided by the root of its load. Times are from
 the arrival of a batch of one stream until all its pairs are on the host. Pairs of a scan are words of a row
 number and the number of a probe. Pairs by index are the row numbers of each probe, as 32 bits. The last row
-makes Arrow results of them.
+makes Arrow results of them. The latency is measured without Python's garbage collector, as docs/gpu.md
+advises.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -136,6 +139,16 @@ def _measure(run: _Run, take: Any, batch: float, count: int) -> _Figures:
     return _Figures(load, pairs, np.array(times), run.rate / load**0.5, work / load)
 
 
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def run(
     window: float = 900.0, rate: float = 92_000.0, general: float = 42_000.0, latency: float = 100_000.0,
     index: float = 1_000_000.0, arrow: float = 200_000.0, batch: float = 0.01, count: int = 100,
@@ -164,7 +177,8 @@ def run(
     figures["general_rate"] = round(found.sustained)
     any_kind.engine.close()
     quick = _Run(BAND, latency, window)
-    rounds = [_measure(quick, quick.find, 0.001, 10 * count) for _ in range(_ROUNDS)]
+    with _without_collector():
+        rounds = [_measure(quick, quick.find, 0.001, 10 * count) for _ in range(_ROUNDS)]
     found = sorted(rounds, key=lambda figures: float(np.quantile(figures.times, 0.99)))[_ROUNDS // 2]
     note("bands, index, 1 ms batches", quick, found, 0.001)
     figures["latency_p99"] = round(float(np.quantile(found.times, 0.99)) * 1e3, 3)

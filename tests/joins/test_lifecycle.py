@@ -22,6 +22,7 @@ from cli_runs import COMMAND, run_here
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.joins.arrangements import placement as placement_module
 from handshake.joins.arrangements.placement import order_processors, placement
+from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
 from handshake.joins.gate import Gate
 from handshake.joins.join import ALGORITHMS, Join, Replay, prepare
@@ -471,3 +472,23 @@ def test_programs_spare_old_objects_the_collector_while_they_run():
     with spare_old_objects():
         assert gc.get_freeze_count() > 1000
     assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_batches_are_freed_without_the_garbage_collector(name):
+    """docs/gpu.md tells users that they may switch it off."""
+    engine = started(name, on="l.x = r.x", window="100 tuples")
+    gc.collect()
+    gc.disable()
+    try:
+        for k in range(300):
+            for side in (0, 1):
+                engine.push(side, numbers([k, k + 1]))
+        engine.close()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        assert not [o for o in gc.garbage if isinstance(o, pa.RecordBatch | pa.Array | BasicWindow)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
