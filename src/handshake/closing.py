@@ -6,8 +6,6 @@ from abc import abstractmethod
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Closing"]
-
 
 class Closing:
     """An object that holds resources until `close`, which a `with` block calls at its end."""

@@ -5,20 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = [
-    "ExpressionError",
-    "HandshakeError",
-    "InputError",
-    "QueryError",
-    "SchemaError",
-    "UnsupportedError",
-    "WindowError",
-    "core_error",
-    "format_count",
-    "one_line",
-    "suggest",
-]
-
 
 class HandshakeError(Exception):
     """Base class of all errors that this package raises on purpose. A message is one line."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-__all__ = ["card"]
-
 Facts = Iterable[tuple[str, object]]
 
 

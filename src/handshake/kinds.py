@@ -7,8 +7,6 @@ from typing import Any, Literal
 
 from handshake.errors import UnsupportedError, suggest
 
-__all__ = ["BEST", "INNER", "KINDS", "NEAREST", "JoinKind", "kind_of_best", "kind_of_join"]
-
 Sides = tuple[bool, bool]
 """A fact about the left side and about the right one."""
 

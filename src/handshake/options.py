@@ -17,20 +17,6 @@ from typing import Annotated, Any, TypedDict, get_args, get_origin, get_type_hin
 
 from handshake.errors import UnsupportedError, suggest
 
-__all__ = [
-    "ENGINES",
-    "OPTIONS",
-    "AsOfOptions",
-    "CoreOptions",
-    "GivenOptions",
-    "NearestOptions",
-    "Option",
-    "Options",
-    "PairOptions",
-    "check_names",
-    "options_table",
-]
-
 ENGINES = ("local", "spark", "circuit")
 _LOCAL, _SPARK, _CIRCUIT, _SOFTWARE = ("local",), ("spark",), ("circuit",), ("local", "spark")
 _QUERY_CIRCUIT = ("compile", "run", "explain")

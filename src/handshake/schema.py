@@ -11,42 +11,6 @@ import pyarrow as pa
 
 from handshake.errors import SchemaError, suggest
 
-__all__ = [
-    "BINARY",
-    "BOOL",
-    "DATE",
-    "FLOAT32",
-    "FLOAT64",
-    "INT64",
-    "NULL",
-    "STRING",
-    "UNITS",
-    "Binary",
-    "Bool",
-    "Date",
-    "Decimal",
-    "Field",
-    "Float",
-    "Int",
-    "Interval",
-    "List",
-    "Months",
-    "Null",
-    "Opaque",
-    "Schema",
-    "String",
-    "TimeOfDay",
-    "Timestamp",
-    "Type",
-    "arrow_of",
-    "concat_batches",
-    "finest_unit",
-    "joined_names",
-    "type_from_arrow",
-    "unit_of_times",
-    "without_view",
-]
-
 UNITS: dict[str, int] = {"d": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 """Time units and how many nanoseconds each one lasts."""
 

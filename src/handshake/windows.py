@@ -20,29 +20,6 @@ from typing import Any, ClassVar, NamedTuple
 from handshake.errors import WindowError
 from handshake.schema import UNITS
 
-__all__ = [
-    "OTHER",
-    "OWN",
-    "TIME",
-    "UNIT_WORDS",
-    "Duration",
-    "NowTuples",
-    "NowWindow",
-    "Rule",
-    "Spec",
-    "Time",
-    "TimeWindow",
-    "TupleWindow",
-    "Tuples",
-    "Window",
-    "Windows",
-    "is_late",
-    "parse_window",
-    "settle_now",
-    "watermark",
-    "windows_of",
-]
-
 TIME, OWN, OTHER = "time", "own", "other"
 """Names of the stamps."""
 

@@ -30,19 +30,6 @@ from handshake.operators.sums import Additive, Average, CountIf, StandardDeviati
 from handshake.plan.aggregates import AGGREGATES, AggregateFunction, find_aggregate
 from handshake.plan.algebra import Aggregate
 
-__all__ = [
-    "Additive",
-    "Extreme",
-    "Form",
-    "Rows",
-    "State",
-    "aggregate_slots",
-    "reduce_rows",
-    "register",
-    "state_of",
-    "unregister",
-]
-
 State = Additive | Extreme
 Form = type[Additive] | type[Extreme] | Callable[[Aggregate, Values], pa.Array]
 """How a function is computed: the class of its state, or a function of the values of slots."""

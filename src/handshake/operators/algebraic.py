@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.operators.aggregates import Rows, State, reduce_rows, state_of
+from handshake.operators.aggregates import State, reduce_rows, state_of
 from handshake.operators.chunk import Array, Chunk, fit
 from handshake.operators.pipeline import Pipeline, chain
+from handshake.operators.slots import Rows
 from handshake.operators.windows import Results
 from handshake.plan.aggregates import BOUNDS
 from handshake.plan.algebra import Node

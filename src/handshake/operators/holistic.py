@@ -20,17 +20,6 @@ from handshake.operators.sort_keys import decimals_of, keys_of
 from handshake.plan.algebra import Aggregate
 from handshake.schema import Decimal, Float, arrow_of
 
-__all__ = [
-    "Values",
-    "join_texts",
-    "list_values",
-    "medians",
-    "modes",
-    "percentiles",
-    "quantiles",
-    "weighted_sums",
-]
-
 _EXACT = Context(prec=80)
 _LONG = 18
 """Decimal digits that fit 64 bits."""

@@ -15,10 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.kernels.panes import compact, slide_add, slide_greatest, slide_present
-from handshake.operators.aggregates import Additive, Extreme, Rows
 from handshake.operators.algebraic import AlgebraicBody, stack_states, take_state
 from handshake.operators.chunk import BEGINNING, EARLIEST, END, Array, Chunk, empty
+from handshake.operators.extremes import Extreme
 from handshake.operators.groups import GroupIndex
+from handshake.operators.slots import Rows
+from handshake.operators.sums import Additive
 from handshake.operators.windows import Results
 from handshake.plan.algebra import Windowing
 from handshake.plan.panes import PaneShape

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.kernels.sessions import assign_sessions
-from handshake.operators.aggregates import Rows
 from handshake.operators.algebraic import AlgebraicBody, stack_states, take_state
 from handshake.operators.chunk import (
     BEGINNING,
@@ -27,6 +26,7 @@ from handshake.operators.chunk import (
 )
 from handshake.operators.groups import GroupIndex
 from handshake.operators.segments import Body, Segments
+from handshake.operators.slots import Rows
 from handshake.operators.windows import Results, stamp_by_end
 from handshake.plan.algebra import Session, Windowing
 from handshake.plan.panes import PaneShape

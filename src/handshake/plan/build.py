@@ -24,8 +24,6 @@ from handshake.plan.expr import (
 )
 from handshake.plan.parse import parse, parse_type
 
-__all__ = ["Expression", "Side", "call", "col", "left", "lit", "right", "sql"]
-
 
 class Expression:
     """An expression under construction: operators build a tree and compute nothing.

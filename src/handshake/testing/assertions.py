@@ -11,8 +11,6 @@ import pyarrow as pa
 
 from handshake.io.frames import is_spark, table_of
 
-__all__ = ["as_table", "assert_same_rows", "row_counts"]
-
 Row = tuple[tuple[str, str], ...]
 """The columns of a row, by name, with their values as text."""
 _SHOWN = 10

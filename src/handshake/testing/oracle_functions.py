@@ -20,8 +20,6 @@ from zoneinfo import ZoneInfo
 from handshake.plan.expr import Call
 from handshake.schema import UNITS, Date, Decimal, Float, Int, Timestamp, Type
 
-__all__ = ["TYPED"]
-
 Values = Callable[..., Any]
 _CYCLE = 146_097
 _EPOCH = date(1970, 1, 1).toordinal()

@@ -34,8 +34,6 @@ from handshake.schema import (
 )
 from handshake.testing.oracle_functions import civil, wall_clock, zone_of
 
-__all__ = ["FUNCTIONS", "SKIP_NULL", "TIME", "cast", "fit", "logical", "physical", "rows"]
-
 TIME = "@time"
 """The key under which `rows` puts a row's time in nanoseconds."""
 

@@ -21,8 +21,6 @@ from handshake.schema import BOOL, UNITS, Schema
 from handshake.testing.oracle import TIME, Result, join, of_kind, rows
 from handshake.windows import Duration, Windows, windows_of
 
-__all__ = ["Arrivals", "Described", "JoinLike", "check_join", "describe", "reference", "result_table"]
-
 JoinLike = Mapping[str, Any] | JoinPlan | Join
 """A join as a value: the keyword arguments of `handshake.join`, a plan, or a running join."""
 Arrivals = Sequence[tuple[str, Any]]

@@ -26,8 +26,6 @@ from handshake.testing.reference import Described, JoinLike, check_join, describ
 from handshake.testing.steps import SparkSteps
 from handshake.windows import Duration, Windows
 
-__all__ = ["Outcome", "Script", "scramble"]
-
 
 @dataclass(frozen=True)
 class Outcome:

@@ -16,8 +16,6 @@ from handshake.errors import InputError, suggest
 from handshake.io.frames import conform, table_of
 from handshake.testing.assertions import assert_same_rows
 
-__all__ = ["KeptBatches", "SparkSteps"]
-
 _AGE = 100_000
 """Files begin to count this many seconds ago: Spark takes them in the order of their times."""
 
