@@ -41,6 +41,12 @@ def test_constants(text: str, rows: int) -> None:
     assert hs.join(LEFT, {"k": [1]}, text).num_rows == rows
 
 
+@pytest.mark.parametrize(("value", "length"), [("{}", 4996), ("DATE '1970-01-01' + {}", 1 + 4993 + 6)])
+def test_texts_of_numbers_that_python_refuses_to_write(value: str, length: int) -> None:
+    long = " * ".join(["1" + "0" * 999] * 5)
+    assert hs.join(LEFT, {"k": [1]}, f"LENGTH(CAST({value.format(long)} AS STRING)) = {length}").num_rows == 3
+
+
 def select(value: str) -> pa.Table:
     text = f"CREATE INPUT STREAM L (a int); SELECT {value} AS v FROM L INTO O"
     return hs.run(text, {"L": LEFT})["O"].column("v").to_pylist()[:1]

@@ -1,4 +1,4 @@
-"""The calendar: days, wall clocks of zones, and dates and timestamps as text. Plain whole numbers."""
+"""The calendar: days, wall clocks of zones, and reading dates and times. Plain whole numbers."""
 
 from __future__ import annotations
 
@@ -74,34 +74,6 @@ def _near(nanoseconds: int) -> datetime:
 
 
 # Texts.
-
-
-def date_text(days: int) -> str:
-    """Return a date as ISO text; years above 9999 have a sign."""
-    year, month, day = civil(days)
-    sign = "+" if year > 9999 else "-" if year < 0 else ""
-    return f"{sign}{abs(year):04}-{month:02}-{day:02}"
-
-
-def timestamp_text(nanoseconds: int, zone: str | None) -> str:
-    """Return a timestamp as text: the wall clock, a fraction if there is one, the offset if it has a zone.
-
-    >>> timestamp_text(1_500_000_000, None), timestamp_text(0, "Europe/Berlin")
-    ('1970-01-01 00:00:01.5', '1970-01-01 01:00:00+01:00')
-    """
-    wall = wall_clock(nanoseconds, zone)
-    days, rest = divmod(wall, DAY)
-    seconds, fraction = divmod(rest, UNITS["s"])
-    clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-    point = f".{fraction:09}".rstrip("0") if fraction else ""
-    return f"{date_text(days)} {clock}{point}{'' if zone is None else _offset_text(wall - nanoseconds)}"
-
-
-def _offset_text(nanoseconds: int) -> str:
-    seconds = abs(nanoseconds) // UNITS["s"]
-    text = f"{'-' if nanoseconds < 0 else '+'}{seconds // 3600:02}:{seconds // 60 % 60:02}"
-    return f"{text}:{seconds % 60:02}" if seconds % 60 else text
-
 
 _DATE = r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})"
 _CLOCK = r"([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]*))?)?)?"

@@ -14,14 +14,8 @@ from decimal import Decimal as PyDecimal
 from fractions import Fraction
 from typing import Any
 
-from handshake.plan.calendar import (
-    date_text,
-    read_date,
-    read_time,
-    read_timestamp,
-    timestamp_text,
-    wall_clock,
-)
+from handshake.plan.calendar import read_date, read_time, read_timestamp, wall_clock
+from handshake.plan.literals import to_text
 from handshake.plan.ranges import scale_factor, type_range
 from handshake.schema import (
     UNITS,
@@ -118,29 +112,6 @@ def _from_float(value: float, target: Type) -> int | None:
     else:
         whole = math.trunc(value)
     return whole if fits_type(whole, target) else None
-
-
-# To text.
-
-
-def to_text(value: Any, source: Type) -> str:
-    """Return a physical value as text."""
-    match source:
-        case Bool():
-            return "true" if value else "false"
-        case Decimal(scale=scale):
-            return decimal_text(value, scale)
-        case Date():
-            return date_text(value)
-        case Timestamp(unit=unit, zone=zone):
-            return timestamp_text(value * UNITS[unit], zone)
-    return str(value)
-
-
-def decimal_text(value: int, scale: int) -> str:
-    """Return the text of a scaled whole number: `decimal_text(150, 2)` is `1.50`."""
-    whole, rest = divmod(abs(value), 10**scale)
-    return f"{'-' if value < 0 else ''}{whole}" + (f".{rest:0{scale}}" if scale else "")
 
 
 # From text: SQL's forms of numbers. Python's own parsers accept more, such as 1_000.
