@@ -13,6 +13,8 @@ from handshake.errors import SchemaError, suggest
 
 UNITS: dict[str, int] = {"d": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 """Time units and how many nanoseconds each one lasts."""
+DIGITS = 38
+"""The most digits of a decimal."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,8 @@ def type_from_arrow(arrow: pa.DataType) -> Type:
     if pa.types.is_dictionary(arrow):
         return type_from_arrow(arrow.value_type)
     if pa.types.is_decimal(arrow):
-        return _decimal(arrow)
+        fits = arrow.precision <= DIGITS and 0 <= arrow.scale <= DIGITS
+        return Decimal(arrow.precision, arrow.scale) if fits else Opaque(str(arrow))
     if pa.types.is_timestamp(arrow):
         return Timestamp(arrow.unit, arrow.tz)
     if pa.types.is_duration(arrow):
@@ -218,9 +221,9 @@ def arrow_of(kind: Type) -> pa.DataType:
             width = next(w for w in (8, 16, 32, 64) if bits <= w)
             return getattr(pa, f"{'' if signed else 'u'}int{width}")()
         case Int(bits=bits) if bits <= 128:
-            return pa.decimal128(_DIGITS, 0)
-        case Decimal(precision=precision, scale=scale) if precision <= _DIGITS and scale <= _DIGITS:
-            return pa.decimal128(precision or _DIGITS, scale)
+            return pa.decimal128(DIGITS, 0)
+        case Decimal(precision=precision, scale=scale) if precision <= DIGITS and scale <= DIGITS:
+            return pa.decimal128(precision or DIGITS, scale)
         case List(item=item):
             return pa.list_(arrow_of(item))
     if type(kind) not in _UNFIXED:
@@ -249,6 +252,11 @@ def unit_of_times(kind: Type) -> str | None:
     return None
 
 
+def scale_of(kind: Type) -> int:
+    """Return the digits after the point of an exact number."""
+    return kind.scale if isinstance(kind, Decimal) else 0
+
+
 def joined_names(left: Sequence[str], right: Sequence[str], suffix: str) -> list[str]:
     """Return the column names of a join: right ones that the left input has too get the suffix."""
     if not isinstance(suffix, str):
@@ -262,14 +270,6 @@ def joined_names(left: Sequence[str], right: Sequence[str], suffix: str) -> list
             )
         names.append(name)
     return names
-
-
-_DIGITS = 38
-
-
-def _decimal(arrow: pa.DataType) -> Type:
-    fits = arrow.precision <= 38 and 0 <= arrow.scale <= 38
-    return Decimal(arrow.precision, arrow.scale) if fits else Opaque(str(arrow))
 
 
 @dataclass(frozen=True)

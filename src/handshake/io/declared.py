@@ -12,15 +12,15 @@ import pyarrow.compute as pc
 
 from handshake.errors import InputError, SchemaError, suggest
 from handshake.io.frames import one_array
-from handshake.schema import Field, Schema, String, arrow_of
+from handshake.schema import DIGITS, Field, Schema, String, arrow_of
 
 BAD = pa.schema(
     [("stream", pa.string()), ("row", pa.int64()), ("reason", pa.string()), ("text", pa.string())]
 )
 """Columns of bad rows: stream, row number (from 1, without the header), reason, and the row as it stood."""
-WIDEST = pa.decimal256(76, 38)
+WIDEST = pa.decimal256(2 * DIGITS, DIGITS)
 """A type that holds each decimal of 38 digits."""
-_MOST_SHOWN, _DIGITS = 100, 38
+_MOST_SHOWN = 100
 
 
 @dataclass
@@ -154,6 +154,6 @@ def _cast_exactly(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     an exponent, take the way over 256 bits.
     """
     longest = pc.max(pc.binary_length(texts)).as_py() or 0
-    if longest + kind.scale > _DIGITS or pc.any(pc.match_substring(texts, "e", ignore_case=True)).as_py():
+    if longest + kind.scale > DIGITS or pc.any(pc.match_substring(texts, "e", ignore_case=True)).as_py():
         texts = texts.cast(WIDEST)
     return texts.cast(kind)

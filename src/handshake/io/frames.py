@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from handshake.errors import InputError, SchemaError, suggest
-from handshake.schema import without_view
+from handshake.schema import DIGITS, without_view
 
 
 def kind_of(value: Any) -> str:
@@ -75,18 +75,14 @@ def _narrow_integers(frame: Any) -> Any:
     polars = sys.modules["polars"]
     for name, kind in frame.schema.items():
         if str(kind) in ("Int128", "UInt128"):
-            whole = frame[name].cast(polars.Decimal(_DIGITS, 0), strict=False)
+            whole = frame[name].cast(polars.Decimal(DIGITS, 0), strict=False)
             if whole.null_count() > frame[name].null_count():
                 raise InputError(
-                    f"column '{name}' is {kind} and has values of more than {_DIGITS} digits; "
+                    f"column '{name}' is {kind} and has values of more than {DIGITS} digits; "
                     "cast it to a float"
                 )
             frame = frame.with_columns(whole.alias(name))
     return frame
-
-
-_DIGITS = 38
-"""Digits of Arrow's decimals of 128 bits."""
 
 
 def _python_table(value: Any, schema: pa.Schema | None) -> pa.Table:

@@ -15,6 +15,7 @@ from typing import Literal
 from handshake.errors import SchemaError, UnsupportedError
 from handshake.schema import (
     BOOL,
+    DIGITS,
     FLOAT64,
     INT64,
     STRING,
@@ -29,7 +30,6 @@ from handshake.schema import (
     Type,
 )
 
-_DIGITS = 38
 Constant = PyDecimal | str
 """A constant argument: a weight, a fraction, or a separator."""
 
@@ -127,16 +127,16 @@ def _comparable(name: str, *, booleans: bool = False) -> Callable[[Argument], Ty
 def _sum_type(kind: Int | Decimal) -> Type:
     """Return a type with ten more digits, so that no sum of a window's values overflows."""
     if isinstance(kind, Decimal):
-        return Decimal(min(kind.precision + 10, _DIGITS), kind.scale)
+        return Decimal(min(kind.precision + 10, DIGITS), kind.scale)
     digits = len(str(2 ** (kind.bits - kind.signed)))
-    return INT64 if kind.bits <= 32 else Decimal(min(digits + 10, _DIGITS), 0)
+    return INT64 if kind.bits <= 32 else Decimal(min(digits + 10, DIGITS), 0)
 
 
 def _finer(digits: int) -> Callable[[Int | Decimal], Type]:
     def finer(kind: Int | Decimal) -> Type:
         if not isinstance(kind, Decimal):
             return FLOAT64
-        return Decimal(min(kind.precision + digits, _DIGITS), min(kind.scale + digits, _DIGITS))
+        return Decimal(min(kind.precision + digits, DIGITS), min(kind.scale + digits, DIGITS))
 
     return finer
 
@@ -148,13 +148,11 @@ def _weighted_type(argument: Argument) -> Type:
         if isinstance(kind, Int):
             largest, own_scale = 2 ** (kind.bits - kind.signed), 0
         else:
-            largest, own_scale = 10 ** (kind.precision or _DIGITS), kind.scale
+            largest, own_scale = 10 ** (kind.precision or DIGITS), kind.scale
         digits = len(str(largest * sum(map(abs, weights))))
         precision = max(digits, own_scale + scale)
-        if precision > _DIGITS:
-            raise SchemaError(
-                f"wsum() of {kind} with these weights needs more than {_DIGITS} digits; cast it"
-            )
+        if precision > DIGITS:
+            raise SchemaError(f"wsum() of {kind} with these weights needs more than {DIGITS} digits; cast it")
         return Decimal(precision, own_scale + scale)
 
     return _numeric("wsum", exact)(argument)

@@ -15,7 +15,7 @@ from handshake.plan.language import CreateStream
 from handshake.plan.select import SelectPlanner
 from handshake.plan.statements import StatementReader
 from handshake.plan.types import unify
-from handshake.schema import Decimal, Int, Type
+from handshake.schema import DIGITS, Decimal, Int, Type
 
 _UNNAMED = "result"
 
@@ -130,12 +130,8 @@ class _Planner:
                     node.expression,
                 )
             kinds.append(kind)
-        return Union(
-            (
-                _conform_branch(left, left.schema.names, kinds),
-                _conform_branch(right, left.schema.names, kinds),
-            )
-        )
+        names = left.schema.names
+        return Union(tuple(_conform_branch(branch, names, kinds) for branch in (left, right)))
 
 
 def _into_clause(node: exp.Expr) -> exp.Into | None:
@@ -156,11 +152,8 @@ def _common_type(left: Node, a: str, right: Node, b: str) -> Type | None:
     kind = unify(x, y)
     if isinstance(kind, Decimal) and not kind.precision:
         whole = max(_digits(x.type), _digits(y.type))
-        return Decimal(min(whole + kind.scale, _MOST_DIGITS), kind.scale)
+        return Decimal(min(whole + kind.scale, DIGITS), kind.scale)
     return kind
-
-
-_MOST_DIGITS = 38
 
 
 def _digits(kind: Type) -> int:
@@ -180,5 +173,4 @@ def _conform_branch(node: Node, names: tuple[str, ...], kinds: list[Type]) -> No
         if column.type != kind:
             node, source = append_column(node, Cast(column, type=kind), fresh)
         columns.append((new, source))
-    same = all(new == old for new, old in columns) and len(columns) == len(node.schema.fields)
-    return node if same else Project(node, tuple(columns))
+    return node if all(new == old for new, old in columns) else Project(node, tuple(columns))

@@ -6,11 +6,9 @@ from functools import singledispatch
 
 from handshake.errors import UnsupportedError
 from handshake.plan.expr import Arithmetic, Call, Case, Cast, Column, Expr, Literal, Negate, show
-from handshake.schema import UNITS, Date, Decimal, Int, Interval, TimeOfDay, Timestamp, Type
+from handshake.schema import UNITS, Date, Decimal, Int, Interval, TimeOfDay, Timestamp, Type, scale_of
 
 Range = tuple[int, int]
-
-DAY = UNITS["d"]
 
 
 def storage_bits(kind: Type) -> int:
@@ -139,18 +137,14 @@ def scale_factor(source: Type, target: Type) -> tuple[int, int]:
     """Return the factors (multiply, divide) that convert a whole number of one exact type to another."""
     match source, target:
         case (Int() | Decimal(), Int() | Decimal()):
-            shift = _scale(target) - _scale(source)
+            shift = scale_of(target) - scale_of(source)
             return (10**shift, 1) if shift >= 0 else (1, 10**-shift)
         case _:
             up, down = _nanoseconds(source), _nanoseconds(target)
             return (up // down, 1) if up >= down else (1, down // up)
 
 
-def _scale(kind: Type) -> int:
-    return kind.scale if isinstance(kind, Decimal) else 0
-
-
 def _nanoseconds(kind: Type) -> int:
     if isinstance(kind, (Timestamp, Interval, TimeOfDay)):
         return UNITS[kind.unit]
-    return DAY  # dates, and whole numbers that stand for days
+    return UNITS["d"]  # dates, and whole numbers that stand for days

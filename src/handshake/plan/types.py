@@ -35,18 +35,16 @@ from handshake.schema import (
     Timestamp,
     Type,
     finest_unit,
+    scale_of,
 )
-
-EXACT = (Int, Decimal, Date, Timestamp, Interval, Months, TimeOfDay)
-"""Types whose values are whole numbers at heart: arithmetic on them is exact."""
 
 _EPOCH = datetime(1970, 1, 1)
 _TOO_FINE = r"[.,]\d{6}\d*[1-9]"
 
 
 def is_exact(kind: Type) -> bool:
-    """Return whether values of this type are (scaled) whole numbers."""
-    return isinstance(kind, EXACT)
+    """Return whether values of this type are (scaled) whole numbers, on which arithmetic is exact."""
+    return isinstance(kind, (Int, Decimal, Date, Timestamp, Interval, Months, TimeOfDay))
 
 
 def fail(message: str, expr: Expr) -> ExpressionError:
@@ -155,7 +153,7 @@ def _unify_types(a: Expr, b: Expr) -> Type | None:
         case Int(), Int():
             return a.type if a.type == b.type else INT64
         case (Int() | Decimal(), Int() | Decimal()):
-            return Decimal(0, max(_scale(a.type), _scale(b.type)))
+            return Decimal(0, max(scale_of(a.type), scale_of(b.type)))
         case (Date(), Timestamp(zone=None) as other) | (Timestamp(zone=None) as other, Date()):
             return other
         case Timestamp() as x, Timestamp() as y:
@@ -175,10 +173,6 @@ def _unify_timestamps(a: Expr, b: Expr, x: Timestamp, y: Timestamp) -> Type | No
         return Timestamp(unit, x.zone)
     constant, zone = (a, y.zone) if x.zone is None else (b, x.zone)
     return Timestamp(unit, zone) if isinstance(constant, Literal) else None
-
-
-def _scale(kind: Type) -> int:
-    return kind.scale if isinstance(kind, Decimal) else 0
 
 
 def common(exprs: tuple[Expr, ...], expr: Expr) -> tuple[Expr, ...]:
@@ -224,7 +218,7 @@ def _coerce_literal(expr: Literal, kind: Type) -> Expr:
             number = nearest_float(_number(expr))
             return Literal(round_float32(number) if bits == 32 else number, type=kind, at=expr.at)
         case (Int() | Decimal(), Decimal(scale=scale)):
-            return Literal(value * 10 ** (scale - _scale(expr.type)), type=kind, at=expr.at)
+            return Literal(value * 10 ** (scale - scale_of(expr.type)), type=kind, at=expr.at)
         case (Interval(unit=x), Interval(unit=y)) | (TimeOfDay(unit=x), TimeOfDay(unit=y)):
             return _rescale(expr, x, y, kind)
         case Int(), Interval(unit="d"):
