@@ -8,24 +8,12 @@ from decimal import Decimal as PyDecimal
 
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
+from sqlglot.helper import ensure_list
 
 from handshake.errors import ExpressionError, WindowError
+from handshake.plan import expr as tree
 from handshake.plan.dialect import Predicate, sql_text, type_of
-from handshake.plan.expr import (
-    And,
-    Arithmetic,
-    Call,
-    Case,
-    Cast,
-    Compare,
-    Expr,
-    IsNull,
-    Literal,
-    Name,
-    Negate,
-    Not,
-    Or,
-)
+from handshake.plan.expr import Expr
 from handshake.plan.functions import ALIASES, FIELDS, FUNCTIONS
 from handshake.plan.reader import NODES, Reader, reads
 from handshake.plan.types import parse_date, parse_time, parse_timestamp
@@ -74,46 +62,57 @@ _COMPARE: dict[type[exp.Expr], str] = {
     exp.GT: ">",
     exp.GTE: ">=",
 }
-_CALLS: dict[type[exp.Expr], str] = {
-    exp.Abs: "abs",
-    exp.Sign: "sign",
-    exp.Sqrt: "sqrt",
-    exp.Exp: "exp",
-    exp.Ln: "ln",
-    exp.Pow: "power",
-    exp.Sin: "sin",
-    exp.Cos: "cos",
-    exp.Lower: "lower",
-    exp.Upper: "upper",
-    exp.Length: "length",
-    exp.StartsWith: "starts_with",
-    exp.EndsWith: "ends_with",
-    exp.Contains: "contains",
-    exp.RegexpLike: "regexp_like",
-    exp.Greatest: "greatest",
-    exp.Least: "least",
-    exp.Coalesce: "coalesce",
-    exp.Concat: "concat",
+_CALLS: dict[type[exp.Expr], tuple[str, str]] = {
+    exp.Abs: ("abs", "this"),
+    exp.Sign: ("sign", "this"),
+    exp.Floor: ("floor", "this decimals"),
+    exp.Ceil: ("ceil", "this decimals"),
+    exp.Sqrt: ("sqrt", "this"),
+    exp.Exp: ("exp", "this"),
+    exp.Ln: ("ln", "this"),
+    exp.Pow: ("power", "this expression"),
+    exp.Sin: ("sin", "this"),
+    exp.Cos: ("cos", "this"),
+    exp.BitwiseNot: ("bit_not", "this"),
+    exp.Lower: ("lower", "this"),
+    exp.Upper: ("upper", "this"),
+    exp.Length: ("length", "this"),
+    exp.StartsWith: ("starts_with", "this expression"),
+    exp.EndsWith: ("ends_with", "this expression"),
+    exp.Contains: ("contains", "this expression"),
+    exp.RegexpLike: ("regexp_like", "this expression"),
+    exp.StrPosition: ("locate", "substr this position"),
+    exp.Overlay: ("overlay", "this expression from_ for_"),
+    exp.Chr: ("chr", "expressions"),
+    exp.Concat: ("concat", "expressions"),
+    exp.Greatest: ("greatest", "this expressions"),
+    exp.Least: ("least", "this expressions"),
+    exp.Coalesce: ("coalesce", "this expressions"),
 }
+"""The function that a node calls, and the arguments of the node in the order of the function."""
+_IGNORED = "charset ignore_nulls is_nvl is_null safe"
 
 
 @reads("this expression typed safe", *_ARITHMETIC)
 def _(node: exp.Binary, reader: Reader) -> Expr:
     a, b = reader.expr(node.this), reader.expr(node.expression)
-    return Arithmetic(_ARITHMETIC[type(node)], a, b, at=reader.at(node))
+    return tree.Arithmetic(_ARITHMETIC[type(node)], a, b, at=reader.at(node))
 
 
 @reads("this expression", *_COMPARE)
 def _(node: exp.Binary, reader: Reader) -> Expr:
     a, b = reader.expr(node.this), reader.expr(node.expression)
-    return Compare(_COMPARE[type(node)], a, b, at=reader.at(node))
+    return tree.Compare(_COMPARE[type(node)], a, b, at=reader.at(node))
 
 
-@reads("this expression expressions ignore_nulls is_nvl is_null safe", *_CALLS)
-def _(node: exp.Expr, reader: Reader) -> Expr:
-    args = [node.args.get("this"), node.args.get("expression"), *node.expressions]
-    given = reader.all(arg for arg in args if arg is not None)
-    return Call(given, _CALLS[type(node)], at=reader.at(node))
+def _read_call(node: exp.Expr, reader: Reader) -> Expr:
+    name, arguments = _CALLS[type(node)]
+    given = [each for argument in arguments.split() for each in ensure_list(node.args.get(argument))]
+    return tree.Call(reader.all(given), name, at=reader.at(node))
+
+
+for _kind, (_, _arguments) in _CALLS.items():
+    reads(f"{_arguments} {_IGNORED}", _kind)(_read_call)
 
 
 @reads("this expressions", exp.Anonymous)
@@ -125,8 +124,8 @@ def _(node: exp.Anonymous, reader: Reader) -> Expr:
     given = node.expressions
     if name in _WITH_UNIT and given and (len(given) == 3 or name == _WITH_UNIT[name]):
         args = (_unit(given[0], reader), *reader.all(given[1:]))
-        return Call(args, _WITH_UNIT[name], at=reader.at(node))
-    return Call(reader.all(given), name, at=reader.at(node))
+        return tree.Call(args, _WITH_UNIT[name], at=reader.at(node))
+    return tree.Call(reader.all(given), name, at=reader.at(node))
 
 
 _WITH_UNIT = {
@@ -139,26 +138,20 @@ _WITH_UNIT = {
 def _unit(node: exp.Expr, reader: Reader) -> Expr:
     """Read a unit, which looks like a column."""
     plain = isinstance(node, exp.Column) and len(node.parts) == 1
-    return Literal(node.name, type=STRING, at=reader.at(node)) if plain else reader.expr(node)
+    return tree.Literal(node.name, type=STRING, at=reader.at(node)) if plain else reader.expr(node)
 
 
 @reads("this expression safe", exp.DPipe)
 def _(node: exp.DPipe, reader: Reader) -> Expr:
-    return Call(reader.all(node.flatten()), "concat", at=reader.at(node))
+    return tree.Call(reader.all(node.flatten()), "concat", at=reader.at(node))
 
 
 @reads("this start length", exp.Substring)
 def _(node: exp.Substring, reader: Reader) -> Expr:
     length = node.args.get("length")
     start = node.args.get("start") or (length and exp.Literal.number(1))
-    args = (node.this, start, length)
-    return Call(reader.all(a for a in args if a is not None), "substring", at=reader.at(node))
-
-
-@reads("this decimals", exp.Floor, exp.Ceil)
-def _(node: exp.Expr, reader: Reader) -> Expr:
-    args = (node.this, node.args.get("decimals"))
-    return Call(reader.all(a for a in args if a is not None), node.key, at=reader.at(node))
+    args = [arg for arg in (node.this, start, length) if arg is not None]
+    return tree.Call(reader.all(args), "substring", at=reader.at(node))
 
 
 _BITS: dict[type[exp.Expr], str] = {
@@ -174,11 +167,6 @@ _BINDING: tuple[tuple[str, ...], ...] = (("shiftleft", "shiftright"), ("bit_and"
 """Operators of bits, those that bind most closely first."""
 
 
-@reads("this", exp.BitwiseNot)
-def _(node: exp.BitwiseNot, reader: Reader) -> Expr:
-    return Call((reader.expr(node.this),), "bit_not", at=reader.at(node))
-
-
 @reads("this expression", *_BITS)
 def _(node: exp.Binary, reader: Reader) -> Expr:
     """Read a chain of operators, which sqlglot nests to the left whatever they are."""
@@ -192,41 +180,25 @@ def _(node: exp.Binary, reader: Reader) -> Expr:
     for level in _BINDING:
         for name in [name for name in names if name in level]:
             place = names.index(name)
-            values[place : place + 2] = [Call(tuple(values[place : place + 2]), name, at=reader.at(node))]
+            pair = tuple(values[place : place + 2])
+            values[place : place + 2] = [tree.Call(pair, name, at=reader.at(node))]
             del names[place]
     return values[0]
-
-
-@reads("this substr position", exp.StrPosition)
-def _(node: exp.StrPosition, reader: Reader) -> Expr:
-    args = (node.args.get("substr"), node.this, node.args.get("position"))
-    return Call(reader.all(a for a in args if a is not None), "locate", at=reader.at(node))
-
-
-@reads("this expression from_ for_", exp.Overlay)
-def _(node: exp.Overlay, reader: Reader) -> Expr:
-    args = (node.this, node.expression, node.args.get("from_"), node.args.get("for_"))
-    return Call(reader.all(a for a in args if a is not None), "overlay", at=reader.at(node))
-
-
-@reads("expressions charset", exp.Chr)
-def _(node: exp.Chr, reader: Reader) -> Expr:
-    return Call(reader.all(node.expressions), "chr", at=reader.at(node))
 
 
 @reads("this expression", exp.Initcap)
 def _(node: exp.Initcap, reader: Reader) -> Expr:
     if node.expression != exp.Literal.string(" "):  # sqlglot's addition
         raise reader.error("initcap() takes 1 argument, not 2", node)
-    return Call((reader.expr(node.this),), "initcap", at=reader.at(node))
+    return tree.Call((reader.expr(node.this),), "initcap", at=reader.at(node))
 
 
 @reads("this expression", exp.Log)
 def _(node: exp.Log, reader: Reader) -> Expr:
     if node.args.get("expression") is None:
-        return Call((reader.expr(node.this),), "ln", at=reader.at(node))
-    base = Call((reader.expr(node.this),), "ln")
-    return Arithmetic("/", Call((reader.expr(node.expression),), "ln"), base, at=reader.at(node))
+        return tree.Call((reader.expr(node.this),), "ln", at=reader.at(node))
+    base = tree.Call((reader.expr(node.this),), "ln")
+    return tree.Arithmetic("/", tree.Call((reader.expr(node.expression),), "ln"), base, at=reader.at(node))
 
 
 @reads("this expression position", exp.Trim)
@@ -234,7 +206,7 @@ def _(node: exp.Trim, reader: Reader) -> Expr:
     name = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(node.args.get("position") or "", "trim")
     characters = node.args.get("expression")
     args = (node.this,) if characters is None else (node.this, characters)
-    return Call(reader.all(args), name, at=reader.at(node))
+    return tree.Call(reader.all(args), name, at=reader.at(node))
 
 
 # Names and constants.
@@ -244,7 +216,7 @@ def _(node: exp.Trim, reader: Reader) -> Expr:
 def _(node: exp.Column, reader: Reader) -> Expr:
     if not all(isinstance(part, exp.Identifier) for part in node.parts):
         raise reader.error(f"{sql_text(node)!r} is not a column", node)
-    return Name(tuple(part.name for part in node.parts), at=reader.at(node))
+    return tree.Name(tuple(part.name for part in node.parts), at=reader.at(node))
 
 
 @reads("this expression", exp.Dot)
@@ -254,9 +226,9 @@ def _(node: exp.Dot, reader: Reader) -> Expr:
     ):
         raise reader.error(f"{sql_text(node)!r} is not a column", node)
     owner, name, at = reader.expr(node.this), node.expression.name, reader.at(node)
-    if isinstance(owner, Name):
-        return Name((*owner.parts, name), at=at)
-    return Call((owner, Literal(name, type=STRING)), "path", at=at)
+    if isinstance(owner, tree.Name):
+        return tree.Name((*owner.parts, name), at=at)
+    return tree.Call((owner, tree.Literal(name, type=STRING)), "path", at=at)
 
 
 @reads("this expressions offset safe", exp.Bracket)
@@ -265,16 +237,16 @@ def _(node: exp.Bracket, reader: Reader) -> Expr:
     if len(node.expressions) != 1 or not isinstance(node.this, (exp.Column, exp.Dot, exp.Bracket)):
         raise reader.error(f"{sql_text(node)!r} has no meaning in a predicate here", node)
     owner, index, at = reader.expr(node.this), reader.expr(node.expressions[0]), reader.at(node)
-    if isinstance(index, Literal) and isinstance(index.value, str):
-        return Call((owner, replace(index, type=STRING)), "path", at=at)
+    if isinstance(index, tree.Literal) and isinstance(index.value, str):
+        return tree.Call((owner, replace(index, type=STRING)), "path", at=at)
     if node.args.get("offset"):
-        return Call((owner, index), "element_at", at=at)
-    return Call((owner, index), "path", at=at)
+        return tree.Call((owner, index), "element_at", at=at)
+    return tree.Call((owner, index), "path", at=at)
 
 
 @reads("this quoted", exp.Identifier)
 def _(node: exp.Identifier, reader: Reader) -> Expr:
-    return Name((node.name,), at=reader.at(node))
+    return tree.Name((node.name,), at=reader.at(node))
 
 
 @reads("this", exp.Paren)
@@ -289,26 +261,26 @@ _MOST_DIGITS = 1000
 def _(node: exp.Literal, reader: Reader) -> Expr:
     text, at = str(node.this), reader.at(node)
     if node.is_string:
-        return Literal(text, at=at)
+        return tree.Literal(text, at=at)
     if len(text) > _MOST_DIGITS:
         raise reader.error(f"a number has {len(text)} digits; {_MOST_DIGITS} are allowed", node)
     if re.fullmatch(r"-?[0-9]+", text):
-        return Literal(int(text), at=at)
+        return tree.Literal(int(text), at=at)
     if not re.fullmatch(r"-?([0-9]+\.?|[0-9]*\.[0-9]+)(e[+-]?[0-9]+)?", text, re.IGNORECASE):
         raise reader.error(f"'{text}' is not a number", node)
     if "e" in text.lower():
-        return Literal(float(text), type=FLOAT64, at=at)
-    return Literal(PyDecimal(text), at=at)
+        return tree.Literal(float(text), type=FLOAT64, at=at)
+    return tree.Literal(PyDecimal(text), at=at)
 
 
 @reads("this", exp.Boolean)
 def _(node: exp.Boolean, reader: Reader) -> Expr:
-    return Literal(bool(node.this), at=reader.at(node))
+    return tree.Literal(bool(node.this), at=reader.at(node))
 
 
 @reads("", exp.Null)
 def _(node: exp.Null, reader: Reader) -> Expr:
-    return Literal(None, at=reader.at(node))
+    return tree.Literal(None, at=reader.at(node))
 
 
 @reads("this unit fraction_in_string", exp.Interval)
@@ -331,7 +303,7 @@ def _(node: exp.Interval, reader: Reader) -> Expr:
     except WindowError as error:
         raise reader.error(str(error), node) from None
     step, size = ("us", 10**3) if length.nanoseconds % 10**3 == 0 else ("ns", 1)
-    return Literal(length.nanoseconds // size, type=Interval(step), at=reader.at(node))
+    return tree.Literal(length.nanoseconds // size, type=Interval(step), at=reader.at(node))
 
 
 _MONTHS = {"month": 1, "months": 1, "quarter": 3, "quarters": 3, "year": 12, "years": 12}
@@ -349,7 +321,7 @@ def _months(text: str, node: exp.Interval, reader: Reader) -> Expr:
             node,
         )
     months = sum(int(count) * _MONTHS[unit.lower()] for count, unit in parts)
-    return Literal(months, type=Months(), at=reader.at(node))
+    return tree.Literal(months, type=Months(), at=reader.at(node))
 
 
 def _years_and_months(node: exp.Interval, reader: Reader) -> Expr:
@@ -359,7 +331,7 @@ def _years_and_months(node: exp.Interval, reader: Reader) -> Expr:
     if (span.this.name.upper(), span.expression.name.upper()) != ("YEAR", "MONTH") or found is None:
         raise reader.error("an interval is a constant, such as INTERVAL 10 SECONDS", node)
     months = int(found[2]) * 12 + int(found[3])
-    return Literal(-months if found[1] == "-" else months, type=Months(), at=reader.at(node))
+    return tree.Literal(-months if found[1] == "-" else months, type=Months(), at=reader.at(node))
 
 
 def _is_suffixed(node: exp.Expr) -> bool:
@@ -374,36 +346,38 @@ def _is_suffixed(node: exp.Expr) -> bool:
 def _(node: exp.Neg, reader: Reader) -> Expr:
     if _is_suffixed(node.this):  # the sign belongs to the number: 128Y does not fit, -128Y does
         number = reader.expr(node.this.this)
-        return Cast(Negate(number, at=number.at), type=_target(node.this, reader), at=reader.at(node))
-    return Negate(reader.expr(node.this), at=reader.at(node))
+        return tree.Cast(
+            tree.Negate(number, at=number.at), type=_target(node.this, reader), at=reader.at(node)
+        )
+    return tree.Negate(reader.expr(node.this), at=reader.at(node))
 
 
 @reads("this expression", exp.And)
 def _(node: exp.And, reader: Reader) -> Expr:
-    return And(reader.all(node.flatten()), at=reader.at(node))
+    return tree.And(reader.all(node.flatten()), at=reader.at(node))
 
 
 @reads("this expression", exp.Or)
 def _(node: exp.Or, reader: Reader) -> Expr:
-    return Or(reader.all(node.flatten()), at=reader.at(node))
+    return tree.Or(reader.all(node.flatten()), at=reader.at(node))
 
 
 @reads("this", exp.Not)
 def _(node: exp.Not, reader: Reader) -> Expr:
-    return Not(reader.expr(node.this), at=reader.at(node))
+    return tree.Not(reader.expr(node.this), at=reader.at(node))
 
 
 @reads("this expression negate", exp.Is)
 def _(node: exp.Is, reader: Reader) -> Expr:
     arg, at = reader.expr(node.this), reader.at(node)
     if isinstance(node.expression, exp.Null):
-        found: Expr = IsNull(arg, at=at)
+        found: Expr = tree.IsNull(arg, at=at)
     elif isinstance(node.expression, exp.Boolean):
-        same = Compare("=", arg, reader.expr(node.expression), at=at)
-        found = And((Not(IsNull(arg)), same), at=at)
+        same = tree.Compare("=", arg, reader.expr(node.expression), at=at)
+        found = tree.And((tree.Not(tree.IsNull(arg)), same), at=at)
     else:
         raise reader.error("IS takes NULL, TRUE or FALSE", node)
-    return Not(found, at=at) if node.args.get("negate") else found
+    return tree.Not(found, at=at) if node.args.get("negate") else found
 
 
 @reads("this low high symmetric", exp.Between)
@@ -413,7 +387,7 @@ def _(node: exp.Between, reader: Reader) -> Expr:
     value = reader.expr(node.this)
     low, high = reader.expr(node.args["low"]), reader.expr(node.args["high"])
     at = reader.at(node)
-    return And((Compare(">=", value, low, at=at), Compare("<=", value, high, at=at)), at=at)
+    return tree.And((tree.Compare(">=", value, low, at=at), tree.Compare("<=", value, high, at=at)), at=at)
 
 
 @reads("this expression negate", exp.Like, exp.ILike)
@@ -423,8 +397,8 @@ def _(node: exp.Expr, reader: Reader) -> Expr:
 
 def _like(node: exp.Expr, reader: Reader, pattern: Expr) -> Expr:
     at = reader.at(node)
-    matches = Call((reader.expr(node.this), pattern), node.key, at=at)
-    return Not(matches, at=at) if node.args.get("negate") else matches
+    matches = tree.Call((reader.expr(node.this), pattern), node.key, at=at)
+    return tree.Not(matches, at=at) if node.args.get("negate") else matches
 
 
 @reads("this expression", exp.Escape)
@@ -441,7 +415,7 @@ def _(node: exp.Escape, reader: Reader) -> Expr:
     if rewritten is None:
         raise reader.error(f"'{pattern.name}' ends in its escape character", node)
     reader.check(like, NODES[type(like)][1])
-    return _like(like, reader, Literal(rewritten, at=reader.at(pattern)))
+    return _like(like, reader, tree.Literal(rewritten, at=reader.at(pattern)))
 
 
 def _escaped_by_backslash(pattern: str, escape: str) -> str | None:
@@ -464,15 +438,17 @@ def _(node: exp.In, reader: Reader) -> Expr:
     if not node.expressions or any(node.args.get(other) for other in ("query", "unnest", "field")):
         raise reader.error("IN takes a list of values, such as l.x IN (1, 2, 3)", node)
     value, at = reader.expr(node.this), reader.at(node)
-    return Or(tuple(Compare("=", value, other, at=at) for other in reader.all(node.expressions)), at=at)
+    return tree.Or(
+        tuple(tree.Compare("=", value, other, at=at) for other in reader.all(node.expressions)), at=at
+    )
 
 
 @reads("this expression", exp.NullSafeEQ, exp.NullSafeNEQ)
 def _(node: exp.Binary, reader: Reader) -> Expr:
     a, b, at = reader.expr(node.this), reader.expr(node.expression), reader.at(node)
-    both = And((Not(IsNull(a)), Not(IsNull(b)), Compare("=", a, b, at=at)))
-    same = Or((both, And((IsNull(a), IsNull(b)))), at=at)
-    return Not(same, at=at) if isinstance(node, exp.NullSafeNEQ) else same
+    both = tree.And((tree.Not(tree.IsNull(a)), tree.Not(tree.IsNull(b)), tree.Compare("=", a, b, at=at)))
+    same = tree.Or((both, tree.And((tree.IsNull(a), tree.IsNull(b)))), at=at)
+    return tree.Not(same, at=at) if isinstance(node, exp.NullSafeNEQ) else same
 
 
 # Choice and casts.
@@ -487,30 +463,30 @@ def _(node: exp.Case, reader: Reader) -> Expr:
         reader.check(arm, frozenset(("this", "true")))
         condition = reader.expr(arm.this)
         if value is not None:
-            condition = Compare("=", value, condition, at=reader.at(arm))
+            condition = tree.Compare("=", value, condition, at=reader.at(arm))
         branches += [condition, reader.expr(arm.args["true"])]
     default = node.args.get("default")
-    otherwise = reader.expr(default) if default is not None else Literal(None)
-    return Case(tuple(branches), otherwise, at=reader.at(node))
+    otherwise = reader.expr(default) if default is not None else tree.Literal(None)
+    return tree.Case(tuple(branches), otherwise, at=reader.at(node))
 
 
 @reads("this true false", exp.If)
 def _(node: exp.If, reader: Reader) -> Expr:
     default = node.args.get("false")
-    otherwise = reader.expr(default) if default is not None else Literal(None)
-    return Case((reader.expr(node.this), reader.expr(node.args["true"])), otherwise, at=reader.at(node))
+    otherwise = reader.expr(default) if default is not None else tree.Literal(None)
+    return tree.Case((reader.expr(node.this), reader.expr(node.args["true"])), otherwise, at=reader.at(node))
 
 
 @reads("this expression", exp.Nullif)
 def _(node: exp.Nullif, reader: Reader) -> Expr:
     value = reader.expr(node.this)
-    same = Compare("=", value, reader.expr(node.expression), at=reader.at(node))
-    return Case((same, Literal(None)), value, at=reader.at(node))
+    same = tree.Compare("=", value, reader.expr(node.expression), at=reader.at(node))
+    return tree.Case((same, tree.Literal(None)), value, at=reader.at(node))
 
 
 @reads("this to safe", exp.TryCast)
 def _(node: exp.TryCast, reader: Reader) -> Expr:
-    return Cast(reader.expr(node.this), type=_target(node, reader), at=reader.at(node))
+    return tree.Cast(reader.expr(node.this), type=_target(node, reader), at=reader.at(node))
 
 
 def _target(node: exp.Cast, reader: Reader) -> Type:
@@ -524,20 +500,20 @@ def _target(node: exp.Cast, reader: Reader) -> Type:
 def _(node: exp.Cast, reader: Reader) -> Expr:
     """Read `DATE '2024-12-31'` and the like: a constant, which must be readable. Others are casts."""
     target, arg = _target(node, reader), reader.expr(node.this)
-    if isinstance(arg, Literal) and isinstance(arg.value, str):
+    if isinstance(arg, tree.Literal) and isinstance(arg.value, str):
         match target:
             case Date():
-                return Literal(parse_date(arg.value, arg), type=target, at=arg.at)
+                return tree.Literal(parse_date(arg.value, arg), type=target, at=arg.at)
             case Timestamp():
                 return parse_timestamp(arg.value, arg)
             case TimeOfDay():
                 return parse_time(arg.value, arg)
-    return Cast(arg, type=target, at=reader.at(node))
+    return tree.Cast(arg, type=target, at=reader.at(node))
 
 
 @reads("this safe", exp.TsOrDsToDate)
 def _(node: exp.TsOrDsToDate, reader: Reader) -> Expr:
-    return Cast(reader.expr(node.this), type=DATE, at=reader.at(node))
+    return tree.Cast(reader.expr(node.this), type=DATE, at=reader.at(node))
 
 
 # Fields of dates.
@@ -548,4 +524,4 @@ def _(node: exp.Extract, reader: Reader) -> Expr:
     field = node.this.name.lower()
     if field not in FIELDS:
         raise reader.error(f"EXTRACT knows {', '.join(sorted(FIELDS))}, not {field}", node)
-    return Call((reader.expr(node.expression),), FIELDS[field], at=reader.at(node))
+    return tree.Call((reader.expr(node.expression),), FIELDS[field], at=reader.at(node))
