@@ -10,28 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from handshake.errors import ExpressionError, suggest
+from handshake.plan import expr as tree
 from handshake.plan.calendar import read_timestamp
-from handshake.plan.expr import (
-    UNBOUND,
-    And,
-    Arithmetic,
-    Call,
-    Case,
-    Cast,
-    Column,
-    Compare,
-    Expr,
-    IsNull,
-    Literal,
-    Name,
-    Negate,
-    Not,
-    Or,
-    Udf,
-    check_size,
-    show,
-    walk,
-)
+from handshake.plan.expr import UNBOUND, Expr, check_size, show, walk
 from handshake.plan.fold import fold, fold_node
 from handshake.plan.functions import bind_call
 from handshake.plan.types import (
@@ -50,7 +31,6 @@ from handshake.schema import (
     INT64,
     NULL,
     STRING,
-    UNITS,
     Date,
     Decimal,
     Float,
@@ -89,14 +69,14 @@ class Scope:
             names = {k: v for k, v in names.items() if k not in aliases} | {aliases[0]: 0, aliases[1]: 1}
         return cls((left, right), names)
 
-    def resolve(self, name: Name) -> Column:
+    def resolve(self, name: tree.Name) -> tree.Column:
         """Return the column that a name stands for."""
         column, fields = self.resolve_path(name)
         if fields:
             raise fail(f"'{show(name)}' is a field of a column, and a column is needed here", name)
         return column
 
-    def resolve_path(self, name: Name) -> tuple[Column, tuple[str, ...]]:
+    def resolve_path(self, name: tree.Name) -> tuple[tree.Column, tuple[str, ...]]:
         """Return the column that a name begins with, and the fields below it."""
         first, *rest = name.parts
         if not rest:
@@ -109,16 +89,16 @@ class Scope:
         known = ", ".join(self.qualifiers)
         raise fail(f"no input '{first}' ({known}){suggest(first, self.qualifiers)}", name)
 
-    def _column(self, side: int, column: str, name: Name) -> Column:
+    def _column(self, side: int, column: str, name: tree.Name) -> tree.Column:
         schema = self.schemas[side]
         field = schema.find(column)
         if field is None:
             columns = ", ".join(schema.names)
             hint = suggest(column, schema.names)
             raise fail(f"no column '{column}' in the {schema.stream} input ({columns}){hint}", name)
-        return Column(side, field.name, type=field.type, at=name.at)
+        return tree.Column(side, field.name, type=field.type, at=name.at)
 
-    def _find_unqualified(self, name: Name) -> Column:
+    def _find_unqualified(self, name: tree.Name) -> tree.Column:
         found = [side for side, schema in enumerate(self.schemas) if schema.find(name.parts[0])]
         if len(found) == 1:
             return self._column(found[0], name.parts[0], name)
@@ -134,10 +114,7 @@ def bind(expr: Expr, scope: Scope) -> Expr:
     A predicate that is bound already stays as it is.
     """
     check_size(expr)
-    try:
-        bound = expr if _is_bound(expr) else fold(_operand(expr, scope))
-    except RecursionError:
-        raise ExpressionError("the predicate is nested too deeply; take it apart") from None
+    bound = expr if _is_bound(expr) else bind_value(expr, scope)
     if not is_boolean(bound.type):
         raise fail(
             f"the predicate must be true or false, but {show(expr)} is {bound.type}; "
@@ -158,7 +135,8 @@ def bind_value(expr: Expr, scope: Scope) -> Expr:
 def _is_bound(expr: Expr) -> bool:
     """Return true if all nodes have types; binding such a tree again could refuse casts that binding adds."""
     nodes = list(walk(expr))
-    return all(node.type != UNBOUND for node in nodes) and any(isinstance(node, Column) for node in nodes)
+    reads = any(isinstance(node, tree.Column) for node in nodes)
+    return reads and all(node.type != UNBOUND for node in nodes)
 
 
 def _operand(expr: Expr, scope: Scope) -> Expr:
@@ -173,10 +151,11 @@ def _casts_an_offset(expr: Expr) -> bool:
     It is folded last and binds like a column of texts until then. As a constant it would be read in the zone
     of the column that it meets, although it has been converted to UTC.
     """
-    if not (isinstance(expr, Cast) and isinstance(expr.type, Timestamp) and isinstance(expr.arg, Literal)):
-        return False
-    found = read_timestamp(expr.arg.value) if isinstance(expr.arg.value, str) else None
-    return found is not None and found[1]
+    match expr:
+        case tree.Cast(arg=tree.Literal(value=str() as text), type=Timestamp()):
+            found = read_timestamp(text)
+            return found is not None and found[1]
+    return False
 
 
 @singledispatch
@@ -185,7 +164,7 @@ def _bind(expr: Expr, scope: Scope) -> Expr:
 
 
 @_bind.register
-def _(expr: Name, scope: Scope) -> Expr:
+def _(expr: tree.Name, scope: Scope) -> Expr:
     return _plain_value(_bind_nested(expr, scope), expr)
 
 
@@ -197,22 +176,22 @@ def _plain_value(bound: Expr, expr: Expr) -> Expr:
             "an element of a list, as in s[0], or a key of a map, as in s['key']",
             expr,
         )
-    return Literal(None, type=NULL, at=expr.at) if isinstance(bound.type, Null) else bound
+    return tree.Literal(None, type=NULL, at=expr.at) if isinstance(bound.type, Null) else bound
 
 
 def _bind_nested(expr: Expr, scope: Scope) -> Expr:
     """Bind a column, a field of a struct, an element of a list or a value of a map, which may be nested."""
     match expr:
-        case Name():
+        case tree.Name():
             column, fields = scope.resolve_path(expr)
             found: Expr = column
             for name in fields:
-                found = _step(found, Literal(name, type=STRING), expr)
+                found = _step(found, tree.Literal(name, type=STRING), expr)
             return found
-        case Call(name="path", args=(owner, key)):
+        case tree.Call(name="path", args=(owner, key)):
             step = key if isinstance(key.type, String) else _operand(key, scope)
             return _step(_bind_nested(owner, scope), step, expr)
-        case Call(name="element_at", args=(owner, key)):
+        case tree.Call(name="element_at", args=(owner, key)):
             return _element_at(_bind_nested(owner, scope), _operand(key, scope), expr)
     return _operand(expr, scope)
 
@@ -221,7 +200,7 @@ def _element_at(owner: Expr, key: Expr, expr: Expr) -> Expr:
     """Return a value of a map, or an element of a list counted from 1."""
     arrow = owner.type.arrow if isinstance(owner.type, Opaque) else None
     if arrow is not None and not pa.types.is_map(arrow):
-        if not isinstance(key, Literal) or not isinstance(key.value, int) or key.value < 1:
+        if not isinstance(key, tree.Literal) or not isinstance(key.value, int) or key.value < 1:
             raise fail("element_at() takes a constant from 1 on; or write xs[i], from 0 on", expr)
         key = replace(key, value=key.value - 1)
     return _step(owner, key, expr)
@@ -233,7 +212,7 @@ def _step(owner: Expr, key: Expr, expr: Expr) -> Expr:
     found: pa.DataType | None = None
     if arrow is not None and pa.types.is_map(arrow):
         key, found = _map_key(owner, key, arrow, expr), arrow.item_type
-    elif isinstance(key, Literal) and isinstance(key.type, String):
+    elif isinstance(key, tree.Literal) and isinstance(key.type, String):
         if arrow is not None and pa.types.is_struct(arrow):
             key = _field_name(owner, key, arrow, expr)
             found = arrow.field(key.value).type
@@ -246,11 +225,11 @@ def _step(owner: Expr, key: Expr, expr: Expr) -> Expr:
     if found is None:
         what = "fields" if isinstance(key.type, String) else "elements"
         raise fail(f"{show(owner)} is {owner.type} and has no {what}", expr)
-    args = (*owner.args, key) if isinstance(owner, Call) else (owner, key)
-    return Call(args, "path", type=type_from_arrow(found), at=expr.at)
+    args = (*owner.args, key) if isinstance(owner, tree.Call) else (owner, key)
+    return tree.Call(args, "path", type=type_from_arrow(found), at=expr.at)
 
 
-def _field_name(owner: Expr, key: Literal, arrow: pa.DataType, expr: Expr) -> Literal:
+def _field_name(owner: Expr, key: tree.Literal, arrow: pa.DataType, expr: Expr) -> tree.Literal:
     """Return the name of a field of a struct as declared."""
     names = [field.name for field in arrow]
     same = [n for n in names if n == key.value] or [n for n in names if n.casefold() == key.value.casefold()]
@@ -264,40 +243,40 @@ def _map_key(owner: Expr, key: Expr, arrow: pa.DataType, expr: Expr) -> Expr:
     """Return the key of a map in the type of its keys."""
     kind = type_from_arrow(arrow.key_type)
     whole = isinstance(kind, Int) and isinstance(key.type, Int)
-    if isinstance(kind, Opaque) or not (whole or unify(key, Column(0, "key", type=kind)) == kind):
+    if isinstance(kind, Opaque) or not (whole or unify(key, tree.Column(0, "key", type=kind)) == kind):
         raise fail(f"{show(owner)} has keys of type {kind}, but {show(key)} is {key.type}; cast it", expr)
     return coerce(key, kind)
 
 
 @_bind.register
-def _(expr: Column, scope: Scope) -> Expr:
+def _(expr: tree.Column, scope: Scope) -> Expr:
     return expr
 
 
 @_bind.register
-def _(expr: Literal, scope: Scope) -> Expr:
+def _(expr: tree.Literal, scope: Scope) -> Expr:
     return expr if expr.type != UNBOUND else literal_of(expr.value, expr)
 
 
 @_bind.register
-def _(expr: Compare, scope: Scope) -> Expr:
+def _(expr: tree.Compare, scope: Scope) -> Expr:
     a, b = _operand(expr.left, scope), _operand(expr.right, scope)
     kind = unify(a, b)
     if kind is None:
         hint = remedy(a, b, "cast one of them")
         raise fail(f"cannot compare {show(a)} ({a.type}) with {show(b)} ({b.type}); {hint}", expr)
-    return Compare(expr.op, coerce(a, kind), coerce(b, kind), type=BOOL, at=expr.at)
+    return tree.Compare(expr.op, coerce(a, kind), coerce(b, kind), type=BOOL, at=expr.at)
 
 
-@_bind.register(And)
-@_bind.register(Or)
-def _(expr: And | Or, scope: Scope) -> Expr:
+@_bind.register(tree.And)
+@_bind.register(tree.Or)
+def _(expr: tree.And | tree.Or, scope: Scope) -> Expr:
     return replace(expr, args=tuple(_condition(arg, scope) for arg in expr.args), type=BOOL)
 
 
 @_bind.register
-def _(expr: Not, scope: Scope) -> Expr:
-    return Not(_condition(expr.arg, scope), type=BOOL, at=expr.at)
+def _(expr: tree.Not, scope: Scope) -> Expr:
+    return tree.Not(_condition(expr.arg, scope), type=BOOL, at=expr.at)
 
 
 def _condition(expr: Expr, scope: Scope) -> Expr:
@@ -308,25 +287,25 @@ def _condition(expr: Expr, scope: Scope) -> Expr:
 
 
 @_bind.register
-def _(expr: IsNull, scope: Scope) -> Expr:
-    return IsNull(_operand(expr.arg, scope), type=BOOL, at=expr.at)
+def _(expr: tree.IsNull, scope: Scope) -> Expr:
+    return tree.IsNull(_operand(expr.arg, scope), type=BOOL, at=expr.at)
 
 
 @_bind.register
-def _(expr: Negate, scope: Scope) -> Expr:
+def _(expr: tree.Negate, scope: Scope) -> Expr:
     arg = _operand(expr.arg, scope)
     if not isinstance(arg.type, (Int, Decimal, Float, Interval, Months, Null)):
         raise fail(f"cannot negate {show(arg)} ({arg.type})", expr)
-    if isinstance(arg, Literal) and arg.value is not None:
-        return Literal(-arg.value, type=arg.type, at=expr.at)
+    if isinstance(arg, tree.Literal) and arg.value is not None:
+        return tree.Literal(-arg.value, type=arg.type, at=expr.at)
     kind = INT64 if isinstance(arg.type, Int) else _without_precision(arg.type)
-    return Negate(arg, type=kind, at=expr.at)
+    return tree.Negate(arg, type=kind, at=expr.at)
 
 
 @_bind.register
-def _(expr: Cast, scope: Scope) -> Expr:
+def _(expr: tree.Cast, scope: Scope) -> Expr:
     arg = _operand(expr.arg, scope)
-    text = arg.value if isinstance(arg, Literal) and isinstance(arg.type, String) else None
+    text = arg.value if isinstance(arg, tree.Literal) and isinstance(arg.type, String) else None
     if not _castable(arg.type, expr.type) and not (text is not None and isinstance(expr.type, TimeOfDay)):
         raise fail(f"cannot cast {show(arg)} ({arg.type}) to {expr.type}", expr)
     if isinstance(arg.type, Date) and isinstance(expr.type, Timestamp):
@@ -334,8 +313,8 @@ def _(expr: Cast, scope: Scope) -> Expr:
     if isinstance(arg.type, Timestamp) and isinstance(expr.type, Timestamp):
         return coerce(arg, Timestamp(expr.type.unit, arg.type.zone))
     # Whole numbers outgrow their type in arithmetic, so casting one to its own type may still be NULL.
-    bounded = isinstance(arg, (Column, Cast)) or not isinstance(arg.type, Int)
-    return arg if arg.type == expr.type and bounded else Cast(arg, type=expr.type, at=expr.at)
+    bounded = isinstance(arg, (tree.Column, tree.Cast)) or not isinstance(arg.type, Int)
+    return arg if arg.type == expr.type and bounded else tree.Cast(arg, type=expr.type, at=expr.at)
 
 
 _NUMBERS = (Int, Decimal, Float)
@@ -358,29 +337,29 @@ def _castable(source: Type, target: Type) -> bool:
 
 
 @_bind.register
-def _(expr: Case, scope: Scope) -> Expr:
+def _(expr: tree.Case, scope: Scope) -> Expr:
     conditions = [_condition(c, scope) for c, _ in expr.pairs]
     values = [_operand(v, scope) for _, v in expr.pairs]
     *values, default = common((*values, _operand(expr.default, scope)), expr)
     branches = tuple(e for pair in zip(conditions, values, strict=True) for e in pair)
     kind = INT64 if isinstance(default.type, Int) else default.type
-    return Case(branches, default, type=kind, at=expr.at)
+    return tree.Case(branches, default, type=kind, at=expr.at)
 
 
 @_bind.register
-def _(expr: Call, scope: Scope) -> Expr:
+def _(expr: tree.Call, scope: Scope) -> Expr:
     if expr.name in ("path", "element_at"):
         return _plain_value(_bind_nested(expr, scope), expr)
     return bind_call(expr, tuple(_operand(arg, scope) for arg in expr.args))
 
 
 @_bind.register
-def _(expr: Udf, scope: Scope) -> Expr:
+def _(expr: tree.Udf, scope: Scope) -> Expr:
     return replace(expr, args=tuple(_operand(arg, scope) for arg in expr.args))
 
 
 @_bind.register
-def _(expr: Arithmetic, scope: Scope) -> Expr:
+def _(expr: tree.Arithmetic, scope: Scope) -> Expr:
     a, b = _operand(expr.left, scope), _operand(expr.right, scope)
     bound = _temporal(expr, a, b) or _numeric(expr, a, b)
     if bound is None:
@@ -389,11 +368,11 @@ def _(expr: Arithmetic, scope: Scope) -> Expr:
     return bound
 
 
-def _numeric(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
+def _numeric(expr: tree.Arithmetic, a: Expr, b: Expr) -> Expr | None:
     if not all(isinstance(e.type, (*_NUMBERS, Null)) for e in (a, b)):
         return None
     if isinstance(a.type, Null) or isinstance(b.type, Null):
-        return Literal(None, type=b.type if isinstance(a.type, Null) else a.type, at=expr.at)
+        return tree.Literal(None, type=b.type if isinstance(a.type, Null) else a.type, at=expr.at)
     if expr.op == "/":
         return _make(expr, coerce(a, FLOAT64), coerce(b, FLOAT64), FLOAT64)
     if isinstance(a.type, Float) or isinstance(b.type, Float):
@@ -404,7 +383,7 @@ def _numeric(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
     return _exact(expr, a, b)
 
 
-def _exact(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
+def _exact(expr: tree.Arithmetic, a: Expr, b: Expr) -> Expr | None:
     if isinstance(a.type, Int) and isinstance(b.type, Int):
         return _make(expr, a, b, INT64)
     if expr.op == "div":
@@ -421,11 +400,11 @@ def _without_precision(kind: Type) -> Type:
     return Decimal(0, kind.scale) if isinstance(kind, Decimal) else kind
 
 
-def _make(expr: Arithmetic, a: Expr, b: Expr, kind: Type) -> Expr:
-    return Arithmetic(expr.op, a, b, type=kind, at=expr.at)
+def _make(expr: tree.Arithmetic, a: Expr, b: Expr, kind: Type) -> Expr:
+    return tree.Arithmetic(expr.op, a, b, type=kind, at=expr.at)
 
 
-def _temporal(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
+def _temporal(expr: tree.Arithmetic, a: Expr, b: Expr) -> Expr | None:
     match a.type, expr.op, b.type:
         case (
             (Timestamp() | Date() | Interval() | Months(), "+" | "-", Null())
@@ -433,7 +412,7 @@ def _temporal(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
             | (Interval() | Months(), "*", Null())
             | (Null(), "*", Interval() | Months())
         ):
-            return Literal(None, type=NULL, at=expr.at)
+            return tree.Literal(None, type=NULL, at=expr.at)
         case Timestamp() | Date(), "-", Timestamp() | Date():
             return _difference(expr, a, b)
         case Timestamp(), "+" | "-", Interval():
@@ -458,12 +437,12 @@ def _temporal(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
         case Months(), "+" | "-", Months():
             return _make(expr, a, b, a.type)
         case Date() | Timestamp(), "+" | "-", Months():
-            months = b if expr.op == "+" else fold_node(Negate(b, type=b.type, at=b.at))
-            return Call((a, months), "plus_months", type=a.type, at=expr.at)
+            months = b if expr.op == "+" else fold_node(tree.Negate(b, type=b.type, at=b.at))
+            return tree.Call((a, months), "plus_months", type=a.type, at=expr.at)
     return None
 
 
-def _difference(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
+def _difference(expr: tree.Arithmetic, a: Expr, b: Expr) -> Expr | None:
     if isinstance(a.type, Date) and isinstance(b.type, Date):
         return _make(expr, a, b, Interval("d"))
     kind = unify(a, b)
@@ -472,28 +451,23 @@ def _difference(expr: Arithmetic, a: Expr, b: Expr) -> Expr | None:
     return _make(expr, coerce(a, kind), coerce(b, kind), Interval(kind.unit))
 
 
-def _shift(expr: Arithmetic, a: Expr, b: Expr) -> Expr:
+def _shift(expr: tree.Arithmetic, a: Expr, b: Expr) -> Expr:
     assert isinstance(a.type, Timestamp)
-    assert isinstance(b.type, Interval)
-    if isinstance(b, Literal):
-        b = _coarsest(b, a.type.unit)
+    b = _in_unit(b, a.type.unit)
     assert isinstance(b.type, Interval)
     unit = finest_unit(a.type.unit, b.type.unit)
     kind = Timestamp(unit, a.type.zone)
     return _make(expr, coerce(a, kind), coerce(b, Interval(unit)), kind)
 
 
-def _coarsest(interval: Literal, unit: str) -> Expr:
-    """Convert a constant interval to the unit of the timestamp that it shifts, if that is exact."""
-    assert isinstance(interval.type, Interval)
-    if interval.value is None:
-        return Literal(None, type=Interval(unit), at=interval.at)
-    scaled, rest = divmod(interval.value * UNITS[interval.type.unit], UNITS[unit])
-    return interval if rest else Literal(scaled, type=Interval(unit), at=interval.at)
-
-
-def _shift_date(expr: Arithmetic, a: Expr, b: Expr) -> Expr:
-    days = _coarsest(b, "d") if isinstance(b, Literal) else b
+def _shift_date(expr: tree.Arithmetic, a: Expr, b: Expr) -> Expr:
+    days = _in_unit(b, "d")
     if days.type == Interval("d"):
         return _make(expr, a, days, DATE)
     return _shift(expr, coerce(a, Timestamp("us")), b)
+
+
+def _in_unit(interval: Expr, unit: str) -> Expr:
+    """Convert a constant interval to the unit of what it shifts, if that is exact."""
+    converted = coerce(interval, Interval(unit))
+    return converted if isinstance(converted, tree.Literal) else interval

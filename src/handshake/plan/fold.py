@@ -26,7 +26,7 @@ from handshake.plan.expr import (
 )
 from handshake.plan.functions import FUNCTIONS, call_values
 from handshake.plan.types import fail, is_exact
-from handshake.schema import BOOL, FLOAT32, Float, Null
+from handshake.schema import BOOL, FLOAT32, Float
 
 _FLIP = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
@@ -45,14 +45,16 @@ def fold_node(expr: Expr) -> Expr:
             return _fold_not(arg, expr)
         case Negate(arg=Literal(value=value)):
             return Literal(None if value is None else -value, type=expr.type, at=expr.at)
-        case Cast(arg=Literal(value=value, type=source)) if not isinstance(source, Null) or value is None:
+        case Cast(arg=Literal(value=value, type=source)):
             return Literal(cast_value(value, source, expr.type), type=expr.type, at=expr.at)
         case IsNull(arg=Literal(value=value)):
             return Literal(value is None, type=BOOL, at=expr.at)
-        case Arithmetic(left=Literal(), right=Literal()):
-            return _fold_arithmetic(expr)
-        case Compare(left=Literal(), right=Literal()):
-            return _fold_compare(expr)
+        case Arithmetic(left=Literal(value=a), right=Literal(value=b)):
+            value = None if a is None or b is None else _compute(expr, a, b)
+            return Literal(value, type=expr.type, at=expr.at)
+        case Compare(op=op, left=Literal(value=a), right=Literal(value=b)):
+            value = None if a is None or b is None else COMPARISONS[op](a, b)
+            return Literal(value, type=BOOL, at=expr.at)
         case Call():
             return _fold_call(expr)
         case Case():
@@ -127,14 +129,6 @@ def _fold_not(arg: Expr, expr: Expr) -> Expr:
     return expr
 
 
-def _fold_arithmetic(expr: Arithmetic) -> Expr:
-    assert isinstance(expr.left, Literal)
-    assert isinstance(expr.right, Literal)
-    a, b = expr.left.value, expr.right.value
-    value = None if a is None or b is None else _compute(expr, a, b)
-    return Literal(value, type=expr.type, at=expr.at)
-
-
 def _compute(expr: Arithmetic, a: Any, b: Any) -> Any:
     if expr.op in ("/", "div", "%") and b == 0:
         return None  # an operation without a value is NULL (docs/semantics.md)
@@ -155,12 +149,3 @@ def _float(op: str, a: float, b: float) -> float:
     if op == "%":
         return math.nan if math.isinf(a) else math.fmod(a, b)
     return {"+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b, "/": lambda: a / b}[op]()
-
-
-def _fold_compare(expr: Compare) -> Expr:
-    assert isinstance(expr.left, Literal)
-    assert isinstance(expr.right, Literal)
-    a, b = expr.left.value, expr.right.value
-    if a is None or b is None:
-        return Literal(None, type=BOOL, at=expr.at)
-    return Literal(COMPARISONS[expr.op](a, b), type=BOOL, at=expr.at)
