@@ -6,22 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from handshake.errors import ExpressionError
-from handshake.plan.expr import (
-    And,
-    Arithmetic,
-    Call,
-    Cast,
-    Compare,
-    Expr,
-    IsNull,
-    Literal,
-    Name,
-    Negate,
-    Not,
-    Or,
-    Udf,
-    show,
-)
+from handshake.plan import expr as tree
+from handshake.plan.expr import Expr, show
 from handshake.plan.parse import parse, parse_type
 
 
@@ -72,10 +58,10 @@ class Expression:
         return _arith("%", self, other)
 
     def __neg__(self) -> Expression:
-        return Expression(Negate(self.expr))
+        return Expression(tree.Negate(self.expr))
 
     def __abs__(self) -> Expression:
-        return Expression(Call((self.expr,), "abs"))
+        return Expression(tree.Call((self.expr,), "abs"))
 
     def __eq__(self, other: Any) -> Expression:  # type: ignore[override]
         return _compare("=", self, other)
@@ -96,13 +82,13 @@ class Expression:
         return _compare(">=", self, other)
 
     def __and__(self, other: Any) -> Expression:
-        return Expression(And((*_parts(self.expr, And), *_parts(_expr(other), And))))
+        return Expression(tree.And((*_parts(self.expr, tree.And), *_parts(_expr(other), tree.And))))
 
     def __or__(self, other: Any) -> Expression:
-        return Expression(Or((*_parts(self.expr, Or), *_parts(_expr(other), Or))))
+        return Expression(tree.Or((*_parts(self.expr, tree.Or), *_parts(_expr(other), tree.Or))))
 
     def __invert__(self) -> Expression:
-        return Expression(Not(self.expr))
+        return Expression(tree.Not(self.expr))
 
     def between(self, low: Any, high: Any) -> Expression:
         """Test for a range that includes both ends, as in SQL."""
@@ -110,24 +96,24 @@ class Expression:
 
     def isin(self, *values: Any) -> Expression:
         """Test for equality with one of `values`."""
-        equal = tuple(Compare("=", self.expr, _expr(value)) for value in values)
-        return Expression(Or(equal)) if equal else lit(False)
+        equal = tuple(tree.Compare("=", self.expr, _expr(value)) for value in values)
+        return Expression(tree.Or(equal)) if equal else lit(False)
 
     def is_null(self) -> Expression:
         """Test whether the value is NULL."""
-        return Expression(IsNull(self.expr))
+        return Expression(tree.IsNull(self.expr))
 
     def is_not_null(self) -> Expression:
         """Test for a value that is not NULL."""
-        return Expression(Not(IsNull(self.expr)))
+        return Expression(tree.Not(tree.IsNull(self.expr)))
 
     def cast(self, to: str) -> Expression:
         """Convert to an SQL type, `cast("decimal(10, 2)")`."""
-        return Expression(Cast(self.expr, type=parse_type(to)))
+        return Expression(tree.Cast(self.expr, type=parse_type(to)))
 
     def like(self, pattern: str) -> Expression:
         """Match a pattern as in SQL: `%` is any text, `_` any character."""
-        return Expression(Call((self.expr, Literal(pattern)), "like"))
+        return Expression(tree.Call((self.expr, tree.Literal(pattern)), "like"))
 
 
 class Side:
@@ -139,10 +125,10 @@ class Side:
     def __getattr__(self, name: str) -> Expression:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Expression(Name((self._qualifier, name)))
+        return Expression(tree.Name((self._qualifier, name)))
 
     def __getitem__(self, name: str) -> Expression:
-        return Expression(Name((self._qualifier, name)))
+        return Expression(tree.Name((self._qualifier, name)))
 
 
 left = Side("l")
@@ -151,12 +137,12 @@ right = Side("r")
 
 def col(name: str) -> Expression:
     """Return a column by name, as in `col("l.x")`."""
-    return Expression(Name(tuple(name.split("."))))
+    return Expression(tree.Name(tuple(name.split("."))))
 
 
 def lit(value: Any) -> Expression:
     """Return a Python value as a constant expression."""
-    return Expression(Literal(value))
+    return Expression(tree.Literal(value))
 
 
 def sql(text: str) -> Expression:
@@ -170,20 +156,20 @@ def call(function: Callable[..., Any], *args: Any, returns: str = "boolean") -> 
     >>> call(lambda x, a: x == a, left.x, right.a)
     <<lambda>(l.x, r.a)>
     """
-    return Expression(Udf(tuple(_expr(a) for a in args), function, type=parse_type(returns)))
+    return Expression(tree.Udf(tuple(_expr(a) for a in args), function, type=parse_type(returns)))
 
 
 def _expr(value: Any) -> Expr:
-    return value.expr if isinstance(value, Expression) else Literal(value)
+    return value.expr if isinstance(value, Expression) else tree.Literal(value)
 
 
 def _arith(op: str, a: Any, b: Any) -> Expression:
-    return Expression(Arithmetic(op, _expr(a), _expr(b)))
+    return Expression(tree.Arithmetic(op, _expr(a), _expr(b)))
 
 
 def _compare(op: str, a: Any, b: Any) -> Expression:
-    return Expression(Compare(op, _expr(a), _expr(b)))
+    return Expression(tree.Compare(op, _expr(a), _expr(b)))
 
 
-def _parts(expr: Expr, kind: type[And] | type[Or]) -> tuple[Expr, ...]:
+def _parts(expr: Expr, kind: type[tree.And] | type[tree.Or]) -> tuple[Expr, ...]:
     return expr.args if isinstance(expr, kind) else (expr,)

@@ -5,26 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from handshake.kinds import INNER
+from handshake.plan import algebra
 from handshake.plan.aggregates import AGGREGATES
-from handshake.plan.algebra import (
-    Aggregate,
-    Apply,
-    Concat,
-    Demux,
-    Group,
-    Node,
-    Output,
-    Parameter,
-    Plan,
-    Project,
-    Select,
-    Source,
-    Union,
-    Windowing,
-    WindowJoin,
-    explain_plan,
-    label,
-)
+from handshake.plan.algebra import Node, Plan, explain_plan, label
 from handshake.plan.expr import Cast, Column, show, transform
 from handshake.schema import Decimal
 from handshake.windows import Duration
@@ -33,18 +16,18 @@ __all__ = ["dot", "explain_plan", "label"]
 
 
 @label.register
-def _(node: Output) -> str:
+def _(node: algebra.Output) -> str:
     columns = ", ".join(f"{f.name} {f.type}" for f in node.schema)
     return f"{node.name} ({columns})"
 
 
 @label.register
-def _(node: Source) -> str:
+def _(node: algebra.Source) -> str:
     timed = f" by {node.time}" if node.time else ""
     return f"{node.name}{timed}{_carrier(node.demux)}"
 
 
-def _carrier(demux: Demux | None) -> str:
+def _carrier(demux: algebra.Demux | None) -> str:
     if demux is None:
         return ""
     values = " or ".join(str(value) for value in demux.values)
@@ -52,22 +35,22 @@ def _carrier(demux: Demux | None) -> str:
 
 
 @label.register
-def _(node: Parameter) -> str:
+def _(node: algebra.Parameter) -> str:
     return node.name
 
 
 @label.register
-def _(node: Project) -> str:
+def _(node: algebra.Project) -> str:
     return "π " + ", ".join(new if new == old else f"{new}:{old}" for new, old in node.columns)
 
 
 @label.register
-def _(node: Select) -> str:
+def _(node: algebra.Select) -> str:
     return f"σ {node.field}"  # noqa: RUF001 - the paper's sign
 
 
 @label.register
-def _(node: Apply) -> str:
+def _(node: algebra.Apply) -> str:
     operation = node.operation
     # a cast that brings operands to one scale leaves their digits open, and the column has them
     if isinstance(operation, Cast) and isinstance(operation.type, Decimal) and not operation.type.precision:
@@ -77,12 +60,12 @@ def _(node: Apply) -> str:
 
 
 @label.register
-def _(node: Union) -> str:
+def _(node: algebra.Union) -> str:
     return "∪"  # noqa: RUF001 - the paper's sign
 
 
 @label.register
-def _(node: Aggregate) -> str:
+def _(node: algebra.Aggregate) -> str:
     columns = ", ".join(node.fields)
     parts = [f"distinct {columns}" if node.distinct else columns, *_constants(node)]
     order = f" by {', '.join(map(str, node.order))}" if node.order else ""
@@ -90,7 +73,7 @@ def _(node: Aggregate) -> str:
     return f"{node.function} {node.name}: ({', '.join(part for part in parts if part)}{order}){where}"
 
 
-def _constants(node: Aggregate) -> list[str]:
+def _constants(node: algebra.Aggregate) -> list[str]:
     shown = [repr(c) if isinstance(c, str) else f"{c:f}" for c in node.constants]
     if AGGREGATES[node.function].constants != "weights":
         return shown
@@ -106,12 +89,12 @@ def _weight(weight: int, scale: int) -> str:
 
 
 @label.register
-def _(node: Group) -> str:
+def _(node: algebra.Group) -> str:
     return f"grp {node.parameter}|{', '.join(node.keys)}"
 
 
 @label.register
-def _(node: Windowing) -> str:
+def _(node: algebra.Windowing) -> str:
     panes = ""
     if node.pane is not None and node.window.kind == "session":
         panes = ", states"
@@ -121,12 +104,12 @@ def _(node: Windowing) -> str:
 
 
 @label.register
-def _(node: Concat) -> str:
+def _(node: algebra.Concat) -> str:
     return "∞"
 
 
 @label.register
-def _(node: WindowJoin) -> str:
+def _(node: algebra.WindowJoin) -> str:
     held = ", ".join(
         f"{name} {'for ever' if window is None else window}"
         for name, window in zip(node.names, node.windows, strict=True)
@@ -153,7 +136,7 @@ def _draw(node: Node, numbers: dict[Node, int], lines: list[str]) -> int:
     text = label(node).replace("\\", "\\\\").replace('"', '\\"')
     lines.append(f'  n{here} [label="{text}"];')
     for at, child in enumerate(node.children):
-        body = isinstance(node, (Group, Windowing)) and at == 1
+        body = isinstance(node, (algebra.Group, algebra.Windowing)) and at == 1
         below = _draw(child, numbers, lines)
         lines.append(f"  n{below} -> n{here}{' [style=dashed]' if body else ''};")
     return here
