@@ -38,6 +38,7 @@ class ExpressionError(HandshakeError):
     """A predicate that cannot be read or typed.
 
     Attributes:
+        reason: The message without the place of the error.
         line: The line of the error in the text, from 1; None if unknown.
         column: The column of the error, from 1.
     """
@@ -45,6 +46,7 @@ class ExpressionError(HandshakeError):
     def __init__(self, message: str, line: int | None = None, column: int | None = None) -> None:
         where = "" if line is None else f" (line {line}, column {column})"
         super().__init__(message + where)
+        self.reason = message
         self.line = line
         self.column = column
 

@@ -9,6 +9,7 @@ from handshake.plan import algebra
 from handshake.plan.aggregates import AGGREGATES
 from handshake.plan.algebra import Node, Plan, explain_plan, label
 from handshake.plan.expr import Cast, Column, show, transform
+from handshake.plan.literals import to_text
 from handshake.schema import Decimal
 from handshake.windows import Duration
 
@@ -77,15 +78,7 @@ def _constants(node: algebra.Aggregate) -> list[str]:
     shown = [repr(c) if isinstance(c, str) else f"{c:f}" for c in node.constants]
     if AGGREGATES[node.function].constants != "weights":
         return shown
-    return [f"[{', '.join(_weight(weight, node.scale) for weight in node.weights)}]"]
-
-
-def _weight(weight: int, scale: int) -> str:
-    digits = f"{abs(weight):0{scale + 1}}"
-    sign = "-" if weight < 0 else ""
-    return (
-        f"{sign}{digits[: len(digits) - scale]}.{digits[len(digits) - scale :]}" if scale else sign + digits
-    )
+    return [f"[{', '.join(to_text(weight, Decimal(0, node.scale)) for weight in node.weights)}]"]
 
 
 @label.register

@@ -12,7 +12,7 @@ Behind the lengths there may be OFFSET length, OFFSET FIRST, or PARTIAL.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from sqlglot import TokenType, exp
@@ -20,18 +20,10 @@ from sqlglot import TokenType, exp
 from handshake.plan.dialect import Predicate, as_written
 from handshake.windows import UNIT_WORDS
 
-
-def _aggregate_classes(kind: Any) -> Iterator[Any]:
-    yield kind
-    for child in kind.__subclasses__():
-        yield from _aggregate_classes(child)
-
-
 _SPARK_NAMES = ("APPROX_PERCENTILE", "COLLECT_LIST", "COLLECT_SET", "LISTAGG", "PERCENTILE",
                 "PERCENTILE_APPROX", "PERCENTILE_CONT", "PERCENTILE_DISC", "STRING_AGG")  # fmt: skip
-AGGREGATE_NAMES = frozenset(
-    (*(name for kind in _aggregate_classes(exp.AggFunc) for name in kind.sql_names()), *_SPARK_NAMES)
-)
+_AGGREGATES = [kind for kind in exp.ALL_FUNCTIONS if issubclass(kind, exp.AggFunc)]
+AGGREGATE_NAMES = frozenset((*(name for kind in _AGGREGATES for name in kind.sql_names()), *_SPARK_NAMES))
 """Functions of many rows that sqlglot knows, in upper case."""
 
 

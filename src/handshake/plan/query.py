@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from sqlglot import exp
 
 from handshake.errors import ExpressionError, QueryError, suggest
@@ -35,8 +33,7 @@ def parse_query(text: str) -> Plan:
     except QueryError:
         raise
     except ExpressionError as error:
-        message = re.sub(r" \(line \d+, column \d+\)$", "", str(error))
-        raise QueryError(message, text, error.line, error.column) from None
+        raise QueryError(error.reason, text, error.line, error.column) from None
     except RecursionError:
         raise QueryError("the query is nested too deeply; name parts of it by INTO") from None
 

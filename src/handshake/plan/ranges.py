@@ -46,36 +46,32 @@ def width_of(span: Range) -> int | None:
     return None
 
 
+@singledispatch
 def ranges(expr: Expr, headroom: bool) -> Range:
     """Return the range of the values of a bound exact expression."""
-    return _range(expr, headroom)
-
-
-@singledispatch
-def _range(expr: Expr, headroom: bool) -> Range:
     raise UnsupportedError(f"{show(expr)} has no range")
 
 
-@_range.register
+@ranges.register
 def _(expr: Column, headroom: bool) -> Range:
     return type_range(expr.type, headroom)
 
 
-@_range.register
+@ranges.register
 def _(expr: Literal, headroom: bool) -> Range:
     value = 0 if expr.value is None else int(expr.value)
     return (value, value)
 
 
-@_range.register
+@ranges.register
 def _(expr: Negate, headroom: bool) -> Range:
-    low, high = _range(expr.arg, headroom)
+    low, high = ranges(expr.arg, headroom)
     return (-high, -low)
 
 
-@_range.register
+@ranges.register
 def _(expr: Arithmetic, headroom: bool) -> Range:
-    (a, b), (c, d) = _range(expr.left, headroom), _range(expr.right, headroom)
+    (a, b), (c, d) = ranges(expr.left, headroom), ranges(expr.right, headroom)
     match expr.op:
         case "+":
             return (a + c, b + d)
@@ -90,21 +86,21 @@ def _(expr: Arithmetic, headroom: bool) -> Range:
     return (-most, most)
 
 
-@_range.register
+@ranges.register
 def _(expr: Case, headroom: bool) -> Range:
     return _union([v for _, v in expr.pairs] + [expr.default], headroom)
 
 
-@_range.register
+@ranges.register
 def _(expr: Call, headroom: bool) -> Range:
     match expr.name:
         case "abs":
-            low, high = _range(expr.args[0], headroom)
+            low, high = ranges(expr.args[0], headroom)
             return (0 if low <= 0 <= high else min(abs(low), abs(high)), max(abs(low), abs(high)))
         case "sign":
             return (-1, 1)
         case "floor" | "ceil" | "round":
-            low, high = _range(expr.args[0], headroom)
+            low, high = ranges(expr.args[0], headroom)
             return (low - 1, high + 1) if isinstance(expr.args[0].type, Decimal) else (low, high)
         case "bit_and" | "bit_or" | "bit_xor" | "bit_not":
             low, high = _union(list(expr.args), headroom)
@@ -115,12 +111,12 @@ def _(expr: Call, headroom: bool) -> Range:
     return type_range(expr.type, False)
 
 
-@_range.register
+@ranges.register
 def _(expr: Cast, headroom: bool) -> Range:
     if not isinstance(expr.arg.type, (Int, Decimal, Date, Timestamp, Interval, TimeOfDay)):
         return type_range(expr.type, False)
     up, down = scale_factor(expr.arg.type, expr.type)
-    low, high = (bound * up // down for bound in _range(expr.arg, headroom))
+    low, high = (bound * up // down for bound in ranges(expr.arg, headroom))
     if isinstance(expr.type, Int) or (isinstance(expr.type, Decimal) and expr.type.precision):
         # The check that makes an unfitting value NULL comes after; the value itself stays in range.
         floor, ceiling = type_range(expr.type, False)
@@ -129,7 +125,7 @@ def _(expr: Cast, headroom: bool) -> Range:
 
 
 def _union(exprs: list[Expr], headroom: bool) -> Range:
-    spans = [_range(e, headroom) for e in exprs]
+    spans = [ranges(e, headroom) for e in exprs]
     return (min(low for low, _ in spans), max(high for _, high in spans))
 
 

@@ -41,6 +41,9 @@ def moving(text: str, what: str = "predicate") -> str:
     )
 
 
+_Parsed = TypeVar("_Parsed")
+
+
 class Reader:
     """The translator of one text; errors point into the text.
 
@@ -58,15 +61,17 @@ class Reader:
     def read(self) -> Expr:
         """Parse and translate the whole text."""
         try:
-            tree = self.expr(self._parse_tree())
+            parsed = self.parse(lambda: sqlglot.parse_one(self.text, dialect=Predicate, into=exp.Condition))
+            tree = self.expr(parsed)
         except RecursionError:
             raise ExpressionError(f"{self.what} is nested too deeply; take it apart") from None
         check_size(tree)
         return tree
 
-    def _parse_tree(self) -> exp.Expr:
+    def parse(self, parse: Callable[[], _Parsed]) -> _Parsed:
+        """Call sqlglot's parser; turn its errors, but for a `RecursionError`, into an `ExpressionError`."""
         try:
-            return sqlglot.parse_one(self.text, dialect=Predicate, into=exp.Condition)
+            return parse()
         except SqlglotError as error:
             raise self.syntax_error(error) from None
         except RecursionError:

@@ -89,23 +89,14 @@ class StatementReader(Reader):
         """Return all statements of the text."""
         if len(self.text) > _MOST_TEXT:
             raise QueryError(f"the query has {len(self.text)} characters; {_MOST_TEXT} are allowed")
-        nodes = [node for node in self._trees() if node is not None]
+        trees = self.parse(lambda: sqlglot.parse(self.text, dialect=Continuous))
+        nodes: list[Any] = [node for node in trees if node is not None]
         for node in nodes:
             if not isinstance(node, (CreateStream, exp.Select, exp.Union)):
                 raise self.error(
                     f"a statement is CREATE INPUT STREAM … or SELECT …, not {sql_text(node)!r}", node
                 )
         return nodes
-
-    def _trees(self) -> list[Any]:
-        try:
-            return sqlglot.parse(self.text, dialect=Continuous)
-        except SqlglotError as error:
-            raise self.syntax_error(error) from None
-        except RecursionError:
-            raise QueryError("the query is nested too deeply; name parts of it by INTO") from None
-        except Exception as error:  # some of sqlglot's functions fail on arguments that they do not expect
-            raise QueryError(f"cannot read the query: {error}") from error
 
     def syntax_error(self, error: SqlglotError) -> ExpressionError:
         """Return an error that points at the first character that cannot be read."""
@@ -114,8 +105,7 @@ class StatementReader(Reader):
         found = details.get("highlight") or ""
         if plain.line is None or plain.column is None or "\n" in found:
             return plain
-        message = re.sub(r" \(line \d+, column \d+\)$", "", str(plain))
-        return ExpressionError(message, plain.line, max(1, plain.column - len(found) + 1))
+        return ExpressionError(plain.reason, plain.line, max(1, plain.column - len(found) + 1))
 
     def expr(self, node: Any) -> Expr:
         """Translate a node; an aggregate becomes a name that stands for it."""
@@ -157,19 +147,15 @@ class StatementReader(Reader):
         written = _Written(function, node, self._arguments(inner))
         written.open_arguments()
         while node is not inner:
-            self._add_clause(written, node)
+            match node:
+                case exp.Filter():
+                    written.where = node.expression.this
+                case exp.WithinGroup():
+                    written.order = node.expression.expressions
+                case _:
+                    written.ignore_nulls = isinstance(node, exp.IgnoreNulls)
             node = node.this
         return written
-
-    def _add_clause(self, written: _Written, clause: exp.Expr) -> None:
-        """Add FILTER, WITHIN GROUP or IGNORE NULLS to a call."""
-        match clause:
-            case exp.Filter():
-                written.where = clause.expression.this
-            case exp.WithinGroup():
-                written.order = clause.expression.expressions
-            case _:
-                written.ignore_nulls = isinstance(clause, exp.IgnoreNulls)
 
     def _function(self, node: Any) -> AggregateFunction | None:
         if not isinstance(node, exp.Func):

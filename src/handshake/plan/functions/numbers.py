@@ -44,22 +44,22 @@ def _sign(call: Call, args: tuple[Expr, ...]) -> Call:
 def _whole(call: Call, args: tuple[Expr, ...]) -> Expr:
     """Bind FLOOR, CEIL or ROUND; with a number of digits it is another function."""
     if len(args) > 1:
-        return _digits(replace(call, name=f"{call.name}_digits"), args)
+        return _digits(call, args)
     checked = _same_number(call, args)
     return replace(checked, type=INT64) if isinstance(args[0].type, Decimal) else checked
 
 
 def _digits(call: Call, args: tuple[Expr, ...]) -> Expr:
     """Bind a rounding to a constant number of digits after the point, or before it if negative."""
-    name = call.name.removesuffix("_digits")
-    called = replace(call, name=name)
-    check_count(called, args, 1, 2)
-    number = check(called, args[0], NUMBER)
-    digits = constant(called, args[1], "the number of digits") if len(args) > 1 else 0
+    call = replace(call, name=call.name.removesuffix("_digits"))  # a call that is bound already
+    check_count(call, args, 1, 2)
+    number = check(call, args[0], NUMBER)
+    digits = constant(call, args[1], "the number of digits") if len(args) > 1 else 0
     if digits is None or isinstance(number.type, Null):
         return Literal(None, type=number.type, at=call.at)
     if not isinstance(digits, int) or abs(digits) > _MOST_DIGITS:
-        raise fail(f"{name}() takes -{_MOST_DIGITS} to {_MOST_DIGITS} digits, not {show(args[1])}", call)
+        most = f"-{_MOST_DIGITS} to {_MOST_DIGITS}"
+        raise fail(f"{call.name}() takes {most} digits, not {show(args[1])}", call)
     kind = number.type
     if isinstance(kind, Decimal):
         kept = min(kind.scale, max(digits, 0))
@@ -67,7 +67,8 @@ def _digits(call: Call, args: tuple[Expr, ...]) -> Expr:
         kind = Decimal(min(whole + kept, 38), kept)
     elif isinstance(kind, Int):
         kind = INT64
-    return replace(call, args=(number, Literal(digits, type=INT64)), type=kind)
+    bound = (number, Literal(digits, type=INT64))
+    return replace(call, name=f"{call.name}_digits", args=bound, type=kind)
 
 
 _MOST_DIGITS = 38
@@ -78,11 +79,6 @@ def _sqrt(call: Call, args: tuple[Expr, ...]) -> Call:
     arg = check(call, args[0], NUMBER)
     kind = FLOAT32 if arg.type == FLOAT32 else FLOAT64
     return replace(call, args=(coerce(arg, kind),), type=kind)
-
-
-def _rename(name: str, rule: Rule) -> Rule:
-    """Bind a call by the rule of a function with another name."""
-    return lambda call, args: rule(replace(call, name=name), args)
 
 
 # Values.
@@ -126,8 +122,9 @@ def guard(function: Callable[..., float]) -> Callable[..., float]:
     return compute
 
 
-def _ln(x: float) -> float:
-    return -math.inf if x == 0 else math.nan if x < 0 else math.log(x)
+def _logarithm(log: Callable[[float], float]) -> Callable[[float], float]:
+    """Return a logarithm that is -Infinity at zero, and NaN below it."""
+    return lambda x: -math.inf if x == 0 else math.nan if x < 0 else log(x)
 
 
 def _power(a: float, b: float) -> float:
@@ -172,10 +169,6 @@ def _float_to_digits(x: float, digits: int, divide: Callable[[int, int], int]) -
 
 
 # Bits. Numbers are in two's complement of any length.
-
-
-def _bits(call: Call, args: tuple[Expr, ...]) -> Expr:
-    return takes(WHOLE, WHOLE, gives=INT64)(call, args)
 
 
 def _shift(shift: Callable[[int, int, int], int]) -> Callable[[Call], Any]:
@@ -230,11 +223,6 @@ def _constant(value: float) -> Rule:
     return bind
 
 
-def _logarithm(base: float) -> Callable[[float], float]:
-    compute = {2.0: lambda x: _ln(x) / math.log(2.0), 10.0: math.log10}[base]
-    return lambda x: -math.inf if x == 0 else math.nan if x < 0 else compute(x)
-
-
 def _cotangent(x: float) -> float:
     tangent = math.tan(x)
     return math.copysign(math.inf, x) if tangent == 0 else 1 / tangent
@@ -249,27 +237,8 @@ def _cube_root(x: float) -> float:
     return min(near, key=lambda r: abs(Fraction(r) ** 3 - Fraction(x)))
 
 
-def _poles(function: Callable[[float], float], at: float, value: float) -> Callable[[float], float]:
-    """Return a guarded function with its value at a pole."""
-    inside = guard(function)
-    return lambda x: value if x == at else inside(x)
-
-
-def _odd(function: Callable[[float], float]) -> Callable[[float], float]:
-    """Return a guarded odd function: too large a result has the sign of its argument."""
-
-    def compute(x: float) -> float:
-        try:
-            return function(x)
-        except OverflowError:
-            return math.copysign(math.inf, x)
-        except ValueError:
-            return math.nan
-
-    return compute
-
-
 _UNARY, _BINARY = takes(REAL, gives=FLOAT64), takes(REAL, REAL, gives=FLOAT64)
+_BITS = takes(WHOLE, WHOLE, gives=INT64)
 _ROUNDINGS: dict[str, Callable[[int, int], int]] = {
     "floor": lambda x, by: x // by,
     "ceil": lambda x, by: -(-x // by),
@@ -290,13 +259,13 @@ _REAL: dict[str, Callable[[float], float]] = {
     "csc": guard(lambda x: math.copysign(math.inf, x) if x == 0 else 1 / math.sin(x)),
     "degrees": math.degrees,
     "expm1": guard(math.expm1),
-    "log10": _logarithm(10.0),
-    "log1p": _poles(math.log1p, -1.0, -math.inf),
-    "log2": _logarithm(2.0),
+    "log10": _logarithm(math.log10),
+    "log1p": lambda x: -math.inf if x == -1 else guard(math.log1p)(x),
+    "log2": _logarithm(lambda x: math.log(x) / math.log(2.0)),
     "radians": math.radians,
     "rint": lambda x: math.copysign(float(round(x)), x) if math.isfinite(x) else x,
     "sec": guard(lambda x: 1 / math.cos(x)),
-    "sinh": _odd(math.sinh),
+    "sinh": lambda x: math.copysign(guard(math.sinh)(abs(x)), x),
     "tan": guard(math.tan),
     "tanh": math.tanh,
 }
@@ -306,16 +275,11 @@ FUNCTIONS = (
     Function("sign", _sign, plain(sign_of), compiled=True),
     Function("floor", _whole, _to_whole(math.floor, _ROUNDINGS["floor"]), compiled=True),
     Function("ceil", _whole, _to_whole(math.ceil, _ROUNDINGS["ceil"]), compiled=True),
-    Function(
-        "round",
-        _whole,
-        _to_whole(_round_float, divide_half_away),
-        compiled=True,
-    ),
+    Function("round", _whole, _to_whole(_round_float, _ROUNDINGS["round"]), compiled=True),
     Function("sqrt", _sqrt, plain(guard(math.sqrt)), compiled=True),
     Function("exp", _UNARY, plain(guard(math.exp)), compiled=True),
-    Function("ln", _UNARY, plain(_ln), compiled=True),
-    Function("power", takes(REAL, REAL, gives=FLOAT64), plain(_power), compiled=True),
+    Function("ln", _UNARY, plain(_logarithm(math.log)), compiled=True),
+    Function("power", _BINARY, plain(_power), compiled=True),
     Function("sin", _UNARY, plain(guard(math.sin)), compiled=True),
     Function("cos", _UNARY, plain(guard(math.cos)), compiled=True),
     *(Function(name, _UNARY, plain(function)) for name, function in _REAL.items()),
@@ -327,16 +291,16 @@ FUNCTIONS = (
         Function(f"{name}_digits", _digits, _to_digits(divide), spelled=False)
         for name, divide in _ROUNDINGS.items()
     ),
-    *(Function(name, _rename(f"{name}_digits", _digits)) for name in ("bround", "truncate")),
+    *(Function(name, _digits) for name in ("bround", "truncate")),
     Function("pmod", _positive_remainder),
-    Function("bit_and", _bits, plain(lambda a, b: a & b), compiled=True, spelled=False),
-    Function("bit_or", _bits, plain(lambda a, b: a | b), compiled=True, spelled=False),
-    Function("bit_xor", _bits, plain(lambda a, b: a ^ b), compiled=True, spelled=False),
+    Function("bit_and", _BITS, plain(lambda a, b: a & b), compiled=True, spelled=False),
+    Function("bit_or", _BITS, plain(lambda a, b: a | b), compiled=True, spelled=False),
+    Function("bit_xor", _BITS, plain(lambda a, b: a ^ b), compiled=True, spelled=False),
     Function("bit_not", takes(WHOLE, gives=INT64), plain(lambda a: ~a), compiled=True, spelled=False),
     Function("bit_count", takes(WHOLE, gives=INT), plain(_bit_count)),
     Function("getbit", takes(WHOLE, WHOLE, gives=INT), plain(_bit_at)),
-    Function("shiftleft", _bits, _shift(lambda x, count, width: x << count)),
-    Function("shiftright", _bits, _shift(lambda x, count, width: x >> count)),
-    Function("shiftrightunsigned", _bits, _shift(lambda x, count, width: x % (1 << width) >> count)),
+    Function("shiftleft", _BITS, _shift(lambda x, count, width: x << count)),
+    Function("shiftright", _BITS, _shift(lambda x, count, width: x >> count)),
+    Function("shiftrightunsigned", _BITS, _shift(lambda x, count, width: x % (1 << width) >> count)),
 )
 ALIASES = {"bit_get": "getbit", "ceiling": "ceil", "pow": "power", "signum": "sign"}

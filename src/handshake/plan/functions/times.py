@@ -129,18 +129,14 @@ def _date_part(call: Call, args: tuple[Expr, ...]) -> Expr:
 # Truncation.
 
 
-def _month_start(months: int) -> int:
-    year, month = divmod(months, 12)
-    return days_of(year, month + 1, 1)
-
-
 def _truncate_day(unit: str, days: int) -> int:
     """Return the first day of a year, quarter, month or week."""
     if unit == "week":
         return days - _weekday(days)
     year, month, _ = civil(days)
     length = {"year": 12, "quarter": 3, "month": 1}[unit]
-    return _month_start((year * 12 + month - 1) // length * length)
+    year, month = divmod((year * 12 + month - 1) // length * length, 12)
+    return days_of(year, month + 1, 1)
 
 
 _LONG = {
