@@ -7,16 +7,14 @@ looks back have the times of its left rows, so several of them may follow each o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sqlglot import exp
 
 from handshake.errors import ExpressionError
-from handshake.kinds import JoinKind
 from handshake.plan.algebra import LONGEST, Apply, Node, Project, Select, Source, Union, WindowJoin
 from handshake.plan.bind import Scope, bind_value
 from handshake.plan.expr import Column, Compare, Expr, Name, show
-from handshake.plan.joined import Joined, JoinItem
+from handshake.plan.joined import Item, Joined
 from handshake.schema import UNITS, Timestamp, finest_unit
 from handshake.windows import TimeWindow, Window
 
@@ -24,32 +22,20 @@ _MIRRORED = {">=": "<=", ">": "<", "<=": ">=", "<": ">"}
 ErrorAt = Callable[[str, exp.Expr], ExpressionError]
 
 
-@dataclass(frozen=True)
-class AsOfItem:
-    """An as-of join as written: the searched stream, windows, conditions, and where the text has it."""
-
-    name: str
-    node: Node
-    windows: tuple[Window | None, Window | None]
-    """The windows of the left stream and of this one, if they have one."""
-    kind: JoinKind
-    match: Expr | None
-    on: Expr
-    tree: exp.Expr
-
-
-def join_as_of(joined: Joined, item: AsOfItem, scope: Scope, error: ErrorAt) -> Joined:
-    """Join another stream as of the time of the streams so far; `error` makes an error that points at a node.
+def window_of_matches(
+    joined: Joined, item: Item, windows: tuple[Window | None, Window | None], match: str, error: ErrorAt
+) -> Window:
+    """Return the window that says how far apart in time a row and its match may be.
 
     Args:
         joined: The streams so far.
-        item: The join.
-        scope: The columns of the streams so far, and of the one that is joined.
+        item: The stream that is searched for the best match.
+        windows: The windows of the left stream and of this one, if they have one.
+        match: The comparison of their times.
         error: Returns an error that points at a node.
     """
-    match = _match(joined, item, scope, error)
     side = 0 if match.startswith("<") else 1
-    window, clock = item.windows[side], finest_unit(joined.node.clock.unit, item.node.clock.unit)
+    window, clock = windows[side], finest_unit(joined.node.clock.unit, item.node.clock.unit)
     if not isinstance(window, TimeWindow):
         name = item.name if side else joined.members[0].item.name
         given = "none" if window is None else f"one of {window}"
@@ -63,11 +49,21 @@ def join_as_of(joined: Joined, item: AsOfItem, scope: Scope, error: ErrorAt) -> 
             f"the window is longer than 2^62 {clock}, in which the streams count their times; shorten it",
             item.tree,
         )
-    return joined.as_of(JoinItem(item.name, item.node, window, item.tree), item.kind, item.on, match)
+    return window
 
 
-def _match(joined: Joined, item: AsOfItem, scope: Scope, error: ErrorAt) -> str:
-    """Return the comparison, with the left side first."""
+def comparison_of_times(
+    joined: Joined, item: Item, written: Expr | None, scope: Scope, error: ErrorAt
+) -> str:
+    """Return the comparison of a MATCH_CONDITION, with the left side first.
+
+    Args:
+        joined: The streams so far.
+        item: The stream that is searched for the best match.
+        written: The condition.
+        scope: The columns of the streams so far, and of the one that is searched.
+        error: Returns an error that points at a node.
+    """
     left, right = joined.members[0].item.name, item.name
     known = (_time_columns(joined.node), _time_columns(item.node))
     times = [
@@ -76,7 +72,6 @@ def _match(joined: Joined, item: AsOfItem, scope: Scope, error: ErrorAt) -> str:
     if joined.members[0].prefix:
         times[0] = times[0].replace(f".{joined.members[0].prefix}", ".", 1)
     example = f"MATCH_CONDITION ({times[0]} >= {times[1]})"
-    written = item.match
     if written is None:
         raise error(f"an as-of join says which times match; write {example} behind the stream", item.tree)
     if not isinstance(written, Compare) or written.op not in _MIRRORED:

@@ -64,13 +64,18 @@ def join_kind(join: exp.Join, error: Callable[[str, exp.Expr], ExpressionError])
 
 
 @dataclass(frozen=True)
-class JoinItem:
-    """A stream of a join: its name, its plan, its window, and where the text has it."""
+class Item:
+    """A stream of FROM: its name, its plan, and where the text has it."""
 
     name: str
     node: Node
-    window: Window
     tree: exp.Expr
+
+    @property
+    def slide(self) -> exp.Expr | None:
+        """The window as written."""
+        slide: exp.Expr | None = self.tree.args.get("slide")
+        return slide
 
     @property
     def schema(self) -> Schema:
@@ -82,7 +87,8 @@ class JoinItem:
 class _Member:
     """A stream whose columns the results so far have."""
 
-    item: JoinItem
+    item: Item
+    window: Window
     prefix: str = ""
     """The start of the names of its columns in these results."""
     nullable: bool = False
@@ -106,17 +112,17 @@ class Joined:
     """The most nanoseconds by which the time of a result is later than those of all its rows."""
 
     @classmethod
-    def of(cls, item: JoinItem) -> Joined:
+    def of(cls, item: Item, window: Window) -> Joined:
         """Return the first stream, which is not joined yet."""
-        return cls(item.node, (_Member(item),))
+        return cls(item.node, (_Member(item, window),))
 
     @classmethod
-    def inner(cls, items: list[JoinItem], on: Expr) -> Joined:
+    def inner(cls, items: list[Item], windows: list[Window], on: Expr) -> Joined:
         """Return the inner join of all streams; `on` has their columns by number."""
         names = tuple(item.name for item in items)
-        windows = settle_now(item.window for item in items)
-        join = WindowJoin(tuple(item.node for item in items), names, windows, on)
-        return cls(join, tuple(_Member(item, f"{item.name}.") for item in items))
+        join = WindowJoin(tuple(item.node for item in items), names, settle_now(windows), on)
+        each = zip(items, windows, strict=True)
+        return cls(join, tuple(_Member(item, window, f"{item.name}.") for item, window in each))
 
     @property
     def schemas(self) -> tuple[Schema, ...]:
@@ -135,29 +141,30 @@ class Joined:
 
         return transform(expr, flat)
 
-    def join(self, item: JoinItem, kind: JoinKind, on: Expr, *, last: bool) -> Joined:
+    def join(self, item: Item, window: Window, kind: JoinKind, on: Expr, *, last: bool) -> Joined:
         """Join another stream.
 
         Args:
             item: The stream.
+            window: Its window.
             kind: The kind of the join.
             on: The condition; the new stream has the number behind those of `schemas`.
             last: Whether no other stream follows, so that the times of rows are not needed any more.
         """
         first, unit = self.members[0], finest_unit(self.node.clock.unit, item.node.clock.unit)
         if first.prefix == "":
-            name, windows, on = first.item.name, (first.item.window, item.window), self.flat(on)
+            name, windows, on = first.item.name, (first.window, window), self.flat(on)
         else:
             name = f"({', '.join(member.item.name for member in self.members)})"
-            longest = max(member.item.window.size for member in self.members)
-            windows = (TimeWindow(longest), TimeWindow(_whole(item.window, unit) + self.delay))
-            on = conjunction((*conjuncts(self.flat(on)), *self._in_windows(item)))
+            longest = max(member.window.size for member in self.members)
+            windows = (TimeWindow(longest), TimeWindow(_whole(window, unit) + self.delay))
+            on = conjunction((*conjuncts(self.flat(on)), *self._in_windows(item, window)))
         node = WindowJoin((self.node, item.node), (name, item.name), settle_now(windows), on, kind, not last)
         left = [
-            _Member(member.item, f"{name}.{member.prefix}", member.nullable or kind.preserved[1])
-            for member in self.members
+            replace(m, prefix=f"{name}.{m.prefix}", nullable=m.nullable or kind.preserved[1])
+            for m in self.members
         ]
-        right = _Member(item, f"{item.name}.", kind.preserved[0])
+        right = _Member(item, window, f"{item.name}.", kind.preserved[0])
         shown = (*(left if kind.shown[0] else ()), *((right,) if kind.shown[1] else ()))
         hidden = (*(() if kind.shown[0] else left), *(() if kind.shown[1] else (right,)))
         waits = (self.delay + _whole(windows[0], unit), _whole(windows[1], unit))
@@ -165,31 +172,30 @@ class Joined:
         delay = max([self.delay if kind.pairs == "all" else 0, *delays])
         return Joined(node, shown, (*self.hidden, *(member.item.name for member in hidden)), delay)
 
-    def as_of(self, item: JoinItem, kind: JoinKind, on: Expr, match: str) -> Joined:
+    def as_of(self, item: Item, window: Window, kind: JoinKind, on: Expr, match: str) -> Joined:
         """Join another stream as of the time of these; results have that time if the join looks back."""
         name = self.members[0].item.name
         if self.members[0].prefix:
             name = f"({', '.join(member.item.name for member in self.members)})"
-        windows = (item.window, item.window)
         node = WindowJoin(
-            (self.node, item.node), (name, item.name), windows, self.flat(on), kind, match=match
+            (self.node, item.node), (name, item.name), (window, window), self.flat(on), kind, match=match
         )
         left = (replace(member, prefix=f"{name}.{member.prefix}") for member in self.members)
-        return Joined(node, (*left, _Member(item, f"{item.name}.", kind.preserved[0])))
+        return Joined(node, (*left, _Member(item, window, f"{item.name}.", kind.preserved[0])))
 
-    def _in_windows(self, item: JoinItem) -> list[Expr]:
+    def _in_windows(self, item: Item, window: Window) -> list[Expr]:
         """Return the conditions that the new row and each other row are in each other's windows."""
         times = tuple(Field(member.time, Timestamp(self.node.clock.unit)) for member in self.members)
         new = (Field(MEMBER_TIME, Timestamp(item.node.clock.unit)),)
         scope = Scope.of(Schema(times, "left"), Schema(new, "right"))
-        return [bind(_in_window(member, item), scope) for member in self.members]
+        return [bind(_in_window(member, window), scope) for member in self.members]
 
 
-def _in_window(member: _Member, item: JoinItem) -> Expr:
+def _in_window(member: _Member, window: Window) -> Expr:
     old, new = Name(("l", member.time)), Name(("r", MEMBER_TIME))
     near = And((
-        Compare("<", new, Arithmetic("+", old, _length(member.item.window))),
-        Compare("<", old, Arithmetic("+", new, _length(item.window))),
+        Compare("<", new, Arithmetic("+", old, _length(member.window))),
+        Compare("<", old, Arithmetic("+", new, _length(window))),
     ))  # fmt: skip
     return Or((IsNull(old), near)) if member.nullable else near
 

@@ -111,7 +111,7 @@ def _read_call(node: exp.Expr, reader: Reader) -> Expr:
     return tree.Call(reader.all(given), name, at=reader.at(node))
 
 
-for _kind, (_, _arguments) in _CALLS.items():
+for _kind, (_name, _arguments) in _CALLS.items():
     reads(f"{_arguments} {_IGNORED}", _kind)(_read_call)
 
 

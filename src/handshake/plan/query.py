@@ -75,8 +75,10 @@ class _Planner:
             hint = "; write INTO and a name" if name == _UNNAMED else ""
             raise self._reader.error(f"there are two streams named '{name}'{hint}", node)
 
-    def stream(self, node: exp.Table) -> tuple[str, Node]:
-        """Return the declared name and the plan of a stream in FROM."""
+    def stream(self, node: exp.Expr) -> tuple[str, Node]:
+        """Return the declared name and the plan of a stream in FROM, or those of a sub-query."""
+        if not isinstance(node, exp.Table):
+            return "query", self.query(node.this)
         given = node.this.name
         names = (*self.sources, *self._queries)
         found = [name for name in names if name == given] or [
@@ -107,7 +109,7 @@ class _Planner:
             self._reader.check(node, frozenset(("this", "expression", "distinct", "into")))
             return self._union(node)
         if isinstance(node, exp.Select):
-            return SelectPlanner(self, self._reader, node).plan()
+            return SelectPlanner(self.stream, self._reader, node).plan()
         raise self._reader.error("a SELECT is needed here", node)
 
     def _union(self, node: exp.Union) -> Node:

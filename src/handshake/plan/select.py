@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
 from sqlglot import exp
 
@@ -25,12 +24,12 @@ from handshake.plan.algebra import (
     Session,
     Windowing,
 )
-from handshake.plan.asof import AsOfItem, join_as_of
+from handshake.plan.asof import comparison_of_times, window_of_matches
 from handshake.plan.assemble import Fresh, add_filter, append_column
 from handshake.plan.bind import Scope, bind, bind_value
 from handshake.plan.dialect import sql_text
 from handshake.plan.expr import Column, Expr, Literal, Name, conjunction, show, walk
-from handshake.plan.joined import Joined, JoinItem, join_kind
+from handshake.plan.joined import Item, Joined, join_kind
 from handshake.plan.statements import AggregateCall, StatementReader
 from handshake.plan.types import fail
 from handshake.plan.window_syntax import WindowReader
@@ -38,26 +37,6 @@ from handshake.schema import BOOL, NULL, UNITS, List, Schema, arrow_of, finest_u
 from handshake.windows import NowWindow, Window
 
 _CLAUSES = frozenset(("expressions", "from_", "joins", "where", "group", "having", "into"))
-
-
-class Streams(Protocol):
-    """The streams of a text."""
-
-    def stream(self, node: exp.Table) -> tuple[str, Node]:
-        """Return a stream by name."""
-
-    def query(self, node: exp.Expr) -> Node:
-        """Return the plan of a sub-query."""
-
-
-@dataclass(frozen=True)
-class _Item:
-    """An item of FROM: a plan, its name, and its window as written."""
-
-    name: str
-    node: Node
-    slide: exp.Expr | None
-    tree: exp.Expr
 
 
 @dataclass(frozen=True)
@@ -98,11 +77,19 @@ class QueryScope(Scope):
 
 
 class SelectPlanner:
-    """The planner of one SELECT."""
+    """The planner of one SELECT.
 
-    def __init__(self, streams: Streams, reader: StatementReader, node: exp.Select) -> None:
-        self._streams, self._reader, self._node = streams, reader, node
-        self._windows = WindowReader(reader)
+    Args:
+        plan_stream: Returns the name and the plan of a stream or a sub-query in FROM.
+        reader: The reader of the text.
+        node: The SELECT.
+    """
+
+    def __init__(
+        self, plan_stream: Callable[[exp.Expr], tuple[str, Node]], reader: StatementReader, node: exp.Select
+    ) -> None:
+        self._plan_stream, self._reader, self._node = plan_stream, reader, node
+        self._expr, self._windows = reader.expr, WindowReader(reader)
         self._fresh = Fresh()
         self._known_keys: dict[Expr, str] = {}
         """Keys of groups that are columns of the window's input."""
@@ -115,7 +102,7 @@ class SelectPlanner:
 
     # FROM.
 
-    def _items(self) -> list[_Item]:
+    def _items(self) -> list[Item]:
         first = self._node.args.get("from_")
         if first is None:
             raise self._reader.error("FROM is missing: a query reads a stream", self._node)
@@ -129,20 +116,16 @@ class SelectPlanner:
                 )
         return items
 
-    def _item(self, tree: exp.Expr) -> _Item:
+    def _item(self, tree: exp.Expr) -> Item:
         alias = tree.args.get("alias")
         if alias is not None and alias.args.get("columns"):
             raise self._reader.error("an alias renames the stream, not its columns", tree)
-        if isinstance(tree, exp.Table):
-            name, node = self._streams.stream(tree)
-        else:
-            name, node = "query", self._streams.query(tree.this)
-        called = alias.name if alias is not None else name
-        return _Item(called, node, tree.args.get("slide"), tree)
+        name, node = self._plan_stream(tree)
+        return Item(name if alias is None else alias.name, node, tree)
 
     # One stream.
 
-    def _plan_single(self, item: _Item) -> Node:
+    def _plan_single(self, item: Item) -> Node:
         self._fresh.take(item.node.schema.names)
         if item.slide is None:
             return self._body(item, item.node)
@@ -158,42 +141,34 @@ class SelectPlanner:
         x = Parameter("x", item.node.schema, clock)
         return Windowing(item.node, "x", self._body(item, x), window)
 
-    def _plan_sessions(self, item: _Item) -> Node:
+    def _plan_sessions(self, item: Item) -> Node:
         """Compute the keys of groups below the window: each group has sessions of its own."""
         assert item.slide is not None
         gap = self._windows.gap(item.slide, item.node)
-        scope = QueryScope((Schema(item.node.schema.fields, item.name),), {item.name: 0})
-        node, keys = self._keys(item.node, scope)
+        node, keys = self._keys(item.node, _scope_of((item.schema,)))
         self._known_keys = keys
         x = Parameter("x", node.schema, node.clock)
         return Windowing(node, "x", self._body(item, x), Session(gap, tuple(keys.values())))
 
-    def _body(self, item: _Item, node: Node) -> Node:
-        schema = Schema(item.node.schema.fields, item.name)
-        scope = QueryScope((schema,), {item.name: 0})
+    def _body(self, item: Item, node: Node) -> Node:
+        scope = _scope_of((item.schema,))
         where = self._node.args.get("where")
         if where is not None:
             node = add_filter(node, bind(self._expr(where.this), scope), self._fresh)
         listed = self._list(scope)
         if self._reader_noted or self._node.args.get("group") is not None:
             if item.slide is None:
-                raise self._no_window_error(item)
+                what = next((f"{call.function}()" for call in self._reader_noted), "GROUP BY")
+                raise self._reader.error(
+                    f"{what} over {item.name}, which never ends; give it a window, as in "
+                    f"{item.name} [SIZE 600 ADVANCE 60 TIME]", item.tree
+                )  # fmt: skip
             return self._plan_aggregates(node, scope, listed)
         if self._node.args.get("having") is not None:
             raise self._reader.error(
                 "HAVING needs GROUP BY or aggregates; use WHERE", self._node.args["having"]
             )
         return self._compute(node, [(name, bind_value(e, scope), e) for name, e in listed])
-
-    def _no_window_error(self, item: _Item) -> ExpressionError:
-        what = next((call.function + "()" for call in self._reader_noted), "GROUP BY")
-        return self._reader.error(
-            f"{what} over {item.name}, which never ends; give it a window, as in "
-            f"{item.name} [SIZE 600 ADVANCE 60 TIME]", item.tree
-        )  # fmt: skip
-
-    def _expr(self, node: Any) -> Expr:
-        return self._reader.expr(node)
 
     # The list of what is selected.
 
@@ -379,19 +354,19 @@ class SelectPlanner:
 
     # Several streams.
 
-    def _plan_join(self, items: list[_Item]) -> Node:
+    def _plan_join(self, items: list[Item]) -> Node:
         as_of = any(kind.pairs == "best" for kind in self._kinds)
-        streams = [] if as_of else [JoinItem(i.name, i.node, self._join_window(i), i.tree) for i in items]
+        windows = [] if as_of else [self._join_window(item) for item in items]
         where = self._node.args.get("where")
         if not as_of and all(kind == INNER for kind in self._kinds):
             conditions = [join.args.get("on") for join in self._node.args["joins"]]
             conditions += [] if where is None else [where.this]
-            scope = _scope_of(tuple(item.schema for item in streams))
+            scope = _scope_of(tuple(item.schema for item in items))
             bound = [bind(self._expr(c), scope) for c in conditions if c is not None]
-            joined = Joined.inner(streams, conjunction(tuple(bound)))
+            joined = Joined.inner(items, windows, conjunction(tuple(bound)))
             node = joined.node
         else:
-            joined = self._as_of(items) if as_of else self._chain(streams)
+            joined = self._as_of(items) if as_of else self._chain(items, windows)
             scope, node = _scope_of(joined.schemas, joined.hidden), joined.node
             self._fresh.take(node.schema.names)
             if where is not None:
@@ -405,23 +380,26 @@ class SelectPlanner:
             raise self._no_join_window_error(f"{next(iter(self._reader_noted)).function}()", self._node)
         return self._compute(node, [(n, joined.flat(bind_value(e, scope)), e) for n, e in listed])
 
-    def _chain(self, streams: list[JoinItem]) -> Joined:
+    def _chain(self, items: list[Item], windows: list[Window]) -> Joined:
         """Join the streams one after the other."""
-        if len(streams) > 2:
-            self._check_chain(streams)
-        joined = Joined.of(streams[0])
-        for at, (item, kind) in enumerate(zip(streams[1:], self._kinds, strict=True), 2):
-            written = self._node.args["joins"][at - 2].args.get("on")
-            scope = _scope_of((*joined.schemas, item.schema), joined.hidden)
-            on = Literal(True, type=BOOL) if written is None else bind(self._expr(written), scope)
-            joined = joined.join(item, kind, on, last=at == len(streams))
+        if len(items) > 2:
+            self._check_chain(items, windows)
+        joined = Joined.of(items[0], windows[0])
+        joins = zip(items[1:], windows[1:], self._kinds, self._node.args["joins"], strict=True)
+        for item, window, kind, join in joins:
+            on = self._on(join, _scope_of((*joined.schemas, item.schema), joined.hidden))
+            joined = joined.join(item, window, kind, on, last=item is items[-1])
         return joined
 
-    def _as_of(self, items: list[_Item]) -> Joined:
+    def _on(self, join: exp.Join, scope: Scope) -> Expr:
+        """Return the condition behind ON."""
+        written = join.args.get("on")
+        return Literal(True, type=BOOL) if written is None else bind(self._expr(written), scope)
+
+    def _as_of(self, items: list[Item]) -> Joined:
         """Join the streams one after the other, each as of the time of those before it."""
         windows = [None if item.slide is None else self._windows.of_join(item.slide) for item in items]
-        first = items[0]  # its window does not matter to a member
-        joined = Joined.of(JoinItem(first.name, first.node, windows[0] or NowWindow(), first.tree))
+        joined = Joined.of(items[0], windows[0] or NowWindow())  # a member's window does not matter here
         joins = zip(items[1:], windows[1:], self._kinds, self._node.args["joins"], strict=True)
         for item, window, kind, join in joins:
             if kind.pairs != "best":
@@ -429,25 +407,25 @@ class SelectPlanner:
                     "as-of joins and other joins are not in one FROM; put the first ones in parentheses, as "
                     "in FROM (SELECT …) [SIZE 10 MINUTES] LEFT JOIN …", item.tree
                 )  # fmt: skip
-            scope = _scope_of((*joined.schemas, Schema(item.node.schema.fields, item.name)))
-            written, match = join.args.get("on"), join.args.get("match_condition")
-            on = Literal(True, type=BOOL) if written is None else bind(self._expr(written), scope)
-            held = (windows[0], window)
-            made = AsOfItem(item.name, item.node, held, kind, match and self._expr(match), on, item.tree)
-            joined = join_as_of(joined, made, scope, self._reader.error)
+            scope = _scope_of((*joined.schemas, item.schema))
+            on, written = self._on(join, scope), join.args.get("match_condition")
+            match = None if written is None else self._expr(written)
+            compared = comparison_of_times(joined, item, match, scope, self._reader.error)
+            near = window_of_matches(joined, item, (windows[0], window), compared, self._reader.error)
+            joined = joined.as_of(item, near, kind, on, compared)
         return joined
 
-    def _check_chain(self, streams: list[JoinItem]) -> None:
-        for item in streams:
-            if not item.window.timed:
+    def _check_chain(self, items: list[Item], windows: list[Window]) -> None:
+        for item, window in zip(items, windows, strict=True):
+            if not window.timed:
                 raise self._reader.error(
                     f"streams of several joins, not all of them inner joins, need windows of time, and "
-                    f"{item.name} has one of {item.window}; put the first join in parentheses: "
+                    f"{item.name} has one of {window}; put the first join in parentheses: "
                     "FROM (SELECT …) [SIZE 600 TIME] LEFT JOIN …", item.tree
                 )  # fmt: skip
-        unit = finest_unit(*(item.node.clock.unit for item in streams))
-        longest = max(item.window.size for item in streams)
-        if longest * len(streams) > LONGEST * UNITS[unit]:
+        unit = finest_unit(*(item.node.clock.unit for item in items))
+        longest = max(window.size for window in windows)
+        if longest * len(items) > LONGEST * UNITS[unit]:
             raise self._reader.error(
                 f"the windows of the joins add up to more than 2^62 {unit}; make them shorter", self._node
             )
@@ -458,7 +436,7 @@ class SelectPlanner:
             "window: FROM (SELECT …) [SIZE 600 ADVANCE 60 TIME]", node
         )  # fmt: skip
 
-    def _join_window(self, item: _Item) -> Window:
+    def _join_window(self, item: Item) -> Window:
         if item.slide is None:
             raise self._reader.error(
                 f"stream {item.name} of the join has no window, and would have to be kept for ever; write "
