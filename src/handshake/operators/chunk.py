@@ -122,6 +122,14 @@ def fit(array: pa.Array, kind: Type, what: str) -> pa.Array:
         raise HandshakeError(f"a value of {what} does not fit {kind}: {error}") from None
 
 
+def grown(array: Array, size: int, fill: int = 0) -> Array:
+    """Return an array with room for `size` rows: itself, or a copy with at least twice its rows."""
+    if len(array) >= size:
+        return array
+    more = max(size, 2 * len(array)) - len(array)
+    return np.concatenate([array, np.full((more, *array.shape[1:]), fill, array.dtype)])
+
+
 def empty(schema: Schema) -> dict[str, pa.Array]:
     """Return columns without rows."""
     return {f.name: pa.array([], arrow_of(f.type)) for f in schema}

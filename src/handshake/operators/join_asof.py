@@ -13,10 +13,10 @@ from handshake.joins.asof import AsOf, split_keys
 from handshake.joins.waiting import Candidates
 from handshake.kernels.columns import as_array
 from handshake.operators.chunk import Array, Chunk
-from handshake.operators.join_engines import TIME, named_condition
+from handshake.operators.join_engines import named_condition
 from handshake.operators.join_kinds import JoinStep, KindOfJoin, Results, in_order
 from handshake.operators.pending import Left
-from handshake.plan.algebra import WindowJoin
+from handshake.plan.algebra import MEMBER_TIME, WindowJoin
 from handshake.schema import UNITS, arrow_of
 from handshake.windows import Duration
 
@@ -98,7 +98,7 @@ def as_of_schema(node: WindowJoin, side: int) -> pa.Schema:
     """Return the columns of a side as the join reads them: by name, and last their times."""
     name = node.names[side]
     columns = [(f"{name}.{f.name}", arrow_of(f.type)) for f in node.inputs[side].schema]
-    return pa.schema([*columns, (f"{name}.{TIME}", pa.timestamp(node.clock.unit))])
+    return pa.schema([*columns, (f"{name}.{MEMBER_TIME}", pa.timestamp(node.clock.unit))])
 
 
 def as_of_match(node: WindowJoin, schemas: tuple[pa.Schema, pa.Schema], cores: int) -> AsOf:
@@ -109,7 +109,7 @@ def as_of_match(node: WindowJoin, schemas: tuple[pa.Schema, pa.Schema], cores: i
     unit = node.clock.unit
     return AsOf(
         *schemas, on, keys,
-        (f"{node.names[0]}.{TIME}", f"{node.names[1]}.{TIME}"),
+        (f"{node.names[0]}.{MEMBER_TIME}", f"{node.names[1]}.{MEMBER_TIME}"),
         "forward" if node.looks_ahead else "backward", Duration(window.reach(unit) * UNITS[unit]),
         node.match.endswith("="), "left", aliases=(node.names[0], node.names[1]), cores=cores,
     )  # fmt: skip

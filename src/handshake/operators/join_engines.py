@@ -23,8 +23,6 @@ from handshake.plan.algebra import MEMBER_TIME, WindowJoin
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Expr, Name, transform
 
-TIME = MEMBER_TIME
-"""The column with the times of rows that are pushed, after the stream's name and a dot."""
 _PROGRESS = ("newest", "arrived", "met")
 
 
@@ -39,6 +37,7 @@ class Held:
 class JoinEngine:
     """An inner join of streams whose columns, and times if they matter, are given.
 
+    Names of columns begin with the stream's name and a dot; `MEMBER_TIME` has the times of rows.
     `firsts` restricts the results of two streams to first pairs. Callers must not push rows older than the
     last `advance()`.
     """
@@ -102,7 +101,7 @@ class JoinEngine:
 
 
 def _prepare_two(node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> JoinPlan:
-    times = [f"{name}.{TIME}" if timed else None for name in node.names]
+    times = [f"{name}.{MEMBER_TIME}" if timed else None for name in node.names]
     return prepare(
         schemas[0], schemas[1], Expression(named_condition(node)), left_window=node.windows[0],
         right_window=node.windows[1], left_time=times[0], right_time=times[1], cores=cores,
@@ -114,7 +113,7 @@ def _prepare_many(node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores
     return prepare_streams(
         dict(zip(node.names, schemas, strict=True)), Expression(named_condition(node)),
         windows=dict(zip(node.names, node.windows, strict=True)), cores=cores,
-        time={name: f"{name}.{TIME}" for name in node.names} if timed else None,
+        time={name: f"{name}.{MEMBER_TIME}" for name in node.names} if timed else None,
     )  # fmt: skip
 
 

@@ -13,12 +13,11 @@ from handshake.kernels.columns import as_array
 from handshake.kinds import INNER
 from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, check_results, empty
 from handshake.operators.join_asof import AsOfKind
-from handshake.operators.join_engines import TIME as _TIME
 from handshake.operators.join_engines import JoinEngine
 from handshake.operators.join_kinds import JoinStep, KindOfJoin
 from handshake.operators.pipeline import chain
 from handshake.operators.union import Clocks, in_unit
-from handshake.plan.algebra import Source, WindowJoin
+from handshake.plan.algebra import MEMBER_TIME, Source, WindowJoin
 from handshake.schema import arrow_of
 from handshake.windows import Windows, is_late
 
@@ -36,7 +35,9 @@ class JoinOperator:
         self._node, self._unit, self._cores = node, node.clock.unit, cores
         self._timed = Windows(*node.windows).timed
         ties = not all(isinstance(chain(child)[0], Source) for child in node.inputs)
-        self._kind = kind or _kind_of(node, cores)
+        if kind is None and node.kind != INNER:
+            kind = AsOfKind(node, cores) if node.match else KindOfJoin(node)
+        self._kind = kind
         self._numbered = ties or self._kind is not None
         """True if positions tell rows apart: several of an input may come at one place, or may match."""
         self._units = [child.clock.unit for child in node.inputs]
@@ -72,7 +73,7 @@ class JoinOperator:
     def _schema(self, k: int) -> pa.Schema:
         name = self._node.names[k]
         own = [(f"{name}.{f.name}", arrow_of(f.type)) for f in self._node.inputs[k].schema]
-        hidden = [(_TIME, pa.timestamp(self._unit)), (_CLOCK, pa.int64()), (_PLACE, pa.int64())]
+        hidden = [(MEMBER_TIME, pa.timestamp(self._unit)), (_CLOCK, pa.int64()), (_PLACE, pa.int64())]
         hidden += [(_POSITION, pa.int64())] if self._numbered else []
         return pa.schema([*own, *((f"{name}.{h}", kind) for h, kind in hidden)])
 
@@ -164,24 +165,21 @@ class JoinOperator:
     def _results(self, batches: list[pa.RecordBatch], timed: bool) -> _Pairs:
         """Sort results by the arrival of their last rows, then of the others."""
         if not batches:
-            columns = empty(self._node.schema)
-            nothing = np.empty((len(self._node.inputs), 0), np.int64)
-            if not timed:
-                return _Pairs(Chunk(columns, 0, places=_NONE), nothing)
-            return _Pairs(Chunk(columns, 0, _NONE, None, _NONE, _NONE), nothing)
+            none = _NONE if timed else None
+            nothing = Chunk(empty(self._node.schema), 0, none, None, none, _NONE)
+            return _Pairs(nothing, np.empty((len(self._node.inputs), 0), np.int64))
         table = pa.Table.from_batches(batches).combine_chunks()
-        places, times, clocks = (self._stamps(table, h) for h in (_PLACE, _TIME, _CLOCK))
+        places, times, clocks = (self._stamps(table, h) for h in (_PLACE, MEMBER_TIME, _CLOCK))
         positions = self._stamps(table, _POSITION) if self._numbered else places[:0]
         order = np.lexsort((*positions[::-1], *places[::-1], places.max(axis=0)))
         rows = pa.array(order)
         columns = {f.name: as_array(table.column(f.name)).take(rows) for f in self._node.schema}
-        known = times.max(axis=0)[order]
-        timed_rows = None if np.all(known > BEGINNING) else known > BEGINNING
-        last = places.max(axis=0)[order]
-        if not timed:
-            return _Pairs(Chunk(columns, len(order), places=last), positions[:, order])
-        stamped = Chunk(columns, len(order), known, timed_rows, clocks.max(axis=0)[order], last)
-        return _Pairs(stamped, positions[:, order])
+        chunk = Chunk(columns, len(order), places=places.max(axis=0)[order])
+        if timed:
+            known = times.max(axis=0)[order]
+            timed_rows = None if np.all(known > BEGINNING) else known > BEGINNING
+            chunk = chunk._replace(times=known, timed=timed_rows, clocks=clocks.max(axis=0)[order])
+        return _Pairs(chunk, positions[:, order])
 
     def _stamps(self, table: pa.Table, what: str) -> Array:
         arrays = [as_array(table.column(f"{name}.{what}")) for name in self._node.names]
@@ -196,12 +194,6 @@ class JoinOperator:
     def kind(self) -> KindOfJoin | None:
         """The rows that wait for a match, and their counts; None for an inner join."""
         return self._kind
-
-
-def _kind_of(node: WindowJoin, cores: int) -> KindOfJoin | None:
-    if node.kind == INNER:
-        return None
-    return AsOfKind(node, cores) if node.match else KindOfJoin(node)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from handshake.kernels.panes import compact, slide_add, slide_greatest, slide_present
 from handshake.operators.algebraic import AlgebraicBody, stack_states, take_state
-from handshake.operators.chunk import BEGINNING, EARLIEST, END, Array, Chunk, empty
+from handshake.operators.chunk import BEGINNING, EARLIEST, END, Array, Chunk, empty, grown
 from handshake.operators.extremes import Extreme
 from handshake.operators.groups import GroupIndex
 from handshake.operators.slots import Rows
@@ -97,9 +97,7 @@ class _Sums:
 
     def slide(self, at: int, moves: _Moves, groups: int) -> pa.Array:
         """Return the values of the groups of each window."""
-        if len(self._sums) < groups:
-            more = np.zeros((max(groups, 2 * len(self._sums)) - len(self._sums), self.part.width), np.int64)
-            self._sums = np.concatenate([self._sums, more])
+        self._sums = grown(self._sums, groups)
         result = np.empty((len(moves.groups), self.part.width), np.int64)
         slide_add(
             moves.ins, moves.entering.groups, moves.entering.parts[at], moves.outs, moves.leaving.groups,
@@ -138,18 +136,13 @@ class _Lists:
         return self.part.finish((result, known))
 
     def _make_room(self, more: int, groups: int) -> None:
-        if len(self._head) < groups:
-            added = np.full(max(groups, 2 * len(self._head)) - len(self._head), -1, np.int64)
-            self._head, self._tail = (np.concatenate([a, added]) for a in (self._head, self._tail))
+        """Make room for more panes and groups; a full pool is copied into one for as many again."""
+        self._head, self._tail = (grown(links, groups, -1) for links in (self._head, self._tail))
         if self._used + more > len(self._nodes[0]):
-            self._compact(more)
-
-    def _compact(self, more: int) -> None:
-        """Copy the lists into a pool with room for as many again."""
-        new = self._pool(2 * (self._used + more))
-        run = compact if self.part.compiled else compact.py_func
-        self._used = run(*self._nodes, self._head, self._tail, *new)
-        self._nodes = new
+            new = self._pool(2 * (self._used + more))
+            run = compact if self.part.compiled else compact.py_func
+            self._used = run(*self._nodes, self._head, self._tail, *new)
+            self._nodes = new
 
     def keep(self, groups: Array) -> None:
         """Forget all groups but these."""
@@ -271,19 +264,15 @@ class Panes:
         self._inside = [table for _, stay in parts for table in stay if len(table)]
         ins = np.concatenate([[0], np.searchsorted(entering.first, windows, "right")])
         outs = np.concatenate([[0], np.searchsorted(leaving.last, windows, "left")])
-        self._grow(max(1, len(self._index)))
-        starts, groups, self._present = slide_present(
+        groups = max(1, len(self._index))
+        self._held, self._active, self._spots = (
+            grown(numbers, groups) for numbers in (self._held, self._active, self._spots)
+        )
+        starts, present, self._present = slide_present(
             ins, entering.groups, entering.counts, outs, leaving.groups, leaving.counts,
             self._held, self._active, self._spots, self._present,
         )  # fmt: skip
-        return _Moves(windows, ins, entering, outs, leaving, starts, groups)
-
-    def _grow(self, groups: int) -> None:
-        if len(self._held) < groups:
-            more = np.zeros(max(groups, 2 * len(self._held)) - len(self._held), np.int64)
-            self._held, self._active, self._spots = (
-                np.concatenate([a, more]) for a in (self._held, self._active, self._spots)
-            )
+        return _Moves(windows, ins, entering, outs, leaving, starts, present)
 
     def _prune(self) -> None:
         """Forget groups without a tuple, once they are many."""

@@ -97,18 +97,15 @@ class Pipeline:
                 case Apply(name=name, operation=operation, type=kind):
                     known[name], types[name] = substitute(operation, known), kind
                     if uses[name] > 1 and not isinstance(known[name], (Column, Literal)) and _holds(kind):
-                        known[name] = self._let(name, known[name], kind)
+                        column = _stored_column(f"\0{len(self._steps)}.{name}", kind)
+                        self._steps.append(_Value(known[name], kind, column.name))
+                        known[name] = column
                 case Select(field=field):
                     self._steps += [_Keep(part, ()) for part in conjuncts(known[field])]
                 case Project(columns=columns):
                     known = {new: known[old] for new, old in columns}
                     types = {new: types[old] for new, old in columns}
         self._results = [_Value(expr, types[name], name) for name, expr in known.items()]
-
-    def _let(self, name: str, expr: Expr, kind: Type) -> Column:
-        column = _stored_column(f"\0{len(self._steps)}.{name}", kind)
-        self._steps.append(_Value(expr, kind, column.name))
-        return column
 
     def _prune(self) -> None:
         """Find the columns that later steps read, from the end to the start."""

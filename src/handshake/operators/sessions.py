@@ -23,6 +23,7 @@ from handshake.operators.chunk import (
     check_results,
     concat_chunks,
     empty,
+    grown,
 )
 from handshake.operators.groups import GroupIndex
 from handshake.operators.segments import Body, Segments
@@ -266,9 +267,7 @@ class SessionOperator:
         if not self._keys:
             return np.zeros(chunk.rows, np.int32)
         groups = self._index.numbers([chunk.columns[key] for key in self._keys])
-        if len(self._head) < len(self._index):
-            more = max(len(self._index), 2 * len(self._head)) - len(self._head)
-            self._head = np.concatenate([self._head, np.full(more, -1, np.int64)])
+        self._head = grown(self._head, len(self._index), -1)
         return groups
 
     def _merge(self, owner: Array) -> None:

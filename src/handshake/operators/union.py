@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from handshake.errors import InputError
-from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace, concat_chunks
+from handshake.operators.chunk import BEGINNING, END, Array, Flow, Trace, concat_chunks
 from handshake.plan.algebra import Node
 from handshake.schema import UNITS
 
@@ -16,18 +16,11 @@ def in_unit(flow: Flow, own: str, unit: str) -> Flow:
     if factor == 1 or flow.chunk.times is None:
         return flow
     chunk = flow.chunk
-    assert chunk.clocks is not None
     assert chunk.times is not None
+    assert chunk.clocks is not None
     times = np.where(chunk.timed, chunk.times, 0) if chunk.timed is not None else chunk.times
     _check_scaled(times, flow.trace.clocks, own, unit)
-    scaled = Chunk(
-        chunk.columns,
-        chunk.rows,
-        times * factor,
-        chunk.timed,
-        _scale_clocks(chunk.clocks, factor),
-        chunk.places,
-    )
+    scaled = chunk._replace(times=times * factor, clocks=_scale_clocks(chunk.clocks, factor))
     return Flow(scaled, Trace(flow.trace.places, _scale_clocks(flow.trace.clocks, factor)), flow.ended)
 
 
