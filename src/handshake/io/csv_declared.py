@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import bisect
 import codecs
 import contextlib
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -160,10 +160,10 @@ class _Reporter:
     """Rows before this text."""
     good: int = 0
     """Rows with the right number of fields in the batches so far."""
-    ragged_after: list[int] = field(default_factory=list)
-    """Per row with another number of fields, the number of good rows before it."""
-    reasons: list[str] = field(default_factory=list)
-    """Their reasons."""
+    noted: int = 0
+    """Rows with another number of fields, as far as Arrow has read."""
+    ragged: deque[tuple[int, str]] = field(default_factory=deque)
+    """Those of them that are not reported yet: the number of good rows before each, and the reason."""
     reported: int = 0
     """How many of them have been reported."""
     rows: Iterator[tuple[int, bytes]] | None = None
@@ -171,17 +171,16 @@ class _Reporter:
 
     def skip_ragged(self, invalid: Any) -> str:
         """Note a row with too many or too few fields. Arrow may read ahead of the batches."""
-        at = max(0, (invalid.number or 1) - 2)
-        self.ragged_after.append(at - len(self.ragged_after))
         fields = format_count(invalid.actual_columns, "field")
-        self.reasons.append(f"{fields} where the header has {invalid.expected_columns}")
+        good = max(0, (invalid.number or 1) - 2) - self.noted
+        self.noted += 1
+        self.ragged.append((good, f"{fields} where the header has {invalid.expected_columns}"))
         return "skip"
 
     def add(self, at: int, reason: str) -> None:
-        """Report a row of the present batch."""
+        """Report a row of the present batch, and the ragged ones before it."""
         self._report_ragged(self.good + at)
-        ragged = bisect.bisect_right(self.ragged_after, self.good + at)
-        self._report(self.good + at + ragged + 1, reason)
+        self._report(self.good + at + self.reported + 1, reason)
 
     def pass_batch(self, rows: int) -> None:
         """Go on to the next batch."""
@@ -191,14 +190,14 @@ class _Reporter:
     def finish(self) -> int:
         """Report the last rows. Return the number of rows up to the end of this text."""
         self._report_ragged(self.good)
-        return self.before + self.good + len(self.ragged_after)
+        return self.before + self.good + self.reported
 
     def _report_ragged(self, good: int) -> None:
-        """Report the rows before the good row of this position."""
-        while self.reported < len(self.reasons) and self.ragged_after[self.reported] <= good:
-            at = self.reported
+        """Report the ragged rows before the good row of this position."""
+        while self.ragged and self.ragged[0][0] <= good:
+            before, reason = self.ragged.popleft()
+            self._report(before + self.reported + 1, reason)
             self.reported += 1
-            self._report(self.ragged_after[at] + at + 1, self.reasons[at])
 
     def _report(self, number: int, reason: str) -> None:
         if self.rows is None:

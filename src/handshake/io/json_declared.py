@@ -23,15 +23,7 @@ import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from handshake.errors import InputError
-from handshake.io.declared import (
-    WIDEST,
-    convert,
-    convert_rows,
-    find_column,
-    is_utf8,
-    misfit,
-    row_text,
-)
+from handshake.io.declared import WIDEST, convert, convert_rows, find_column, is_utf8, misfit, row_text
 from handshake.io.formats import AddBadRow, Rows
 from handshake.schema import (
     Binary,

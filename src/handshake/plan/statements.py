@@ -12,13 +12,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from handshake.errors import ExpressionError, QueryError, suggest
-from handshake.plan.aggregates import (
-    AGGREGATES,
-    AggregateFunction,
-    Constant,
-    aggregate_names,
-    find_aggregate,
-)
+from handshake.plan.aggregates import AGGREGATES, AggregateFunction, Constant, aggregate_names, find_aggregate
 from handshake.plan.dialect import sql_text
 from handshake.plan.expr import And, Expr, IsNull, Name, Not, Position
 from handshake.plan.language import AGGREGATE_NAMES, Continuous, CreateStream
