@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from handshake.operators.aggregates import State, reduce_rows, state_of
 from handshake.operators.chunk import Array, Chunk, fit
-from handshake.operators.pipeline import Pipeline, chain
+from handshake.operators.pipeline import Pipeline
 from handshake.operators.slots import Rows
 from handshake.operators.windows import Results
 from handshake.plan.aggregates import BOUNDS
-from handshake.plan.algebra import Node
+from handshake.plan.algebra import Node, chain
 from handshake.plan.panes import PaneShape
 
 

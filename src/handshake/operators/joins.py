@@ -15,9 +15,8 @@ from handshake.operators.chunk import BEGINNING, END, Array, Chunk, Flow, Trace,
 from handshake.operators.join_asof import AsOfKind
 from handshake.operators.join_engines import JoinEngine
 from handshake.operators.join_kinds import JoinStep, KindOfJoin
-from handshake.operators.pipeline import chain
 from handshake.operators.union import Clocks, in_unit
-from handshake.plan.algebra import MEMBER_TIME, Source, WindowJoin
+from handshake.plan.algebra import MEMBER_TIME, Source, WindowJoin, chain
 from handshake.schema import arrow_of
 from handshake.windows import Windows, is_late
 

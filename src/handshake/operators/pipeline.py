@@ -18,17 +18,6 @@ from handshake.plan.assemble import substitute
 from handshake.plan.expr import Column, Expr, Literal, columns_of, conjuncts
 from handshake.schema import Decimal, Field, Int, Type, arrow_of, type_from_arrow
 
-_SIMPLE = (Project, Select, Apply)
-
-
-def chain(node: Node) -> tuple[Node, list[Node]]:
-    """Return the plan below a chain of Project, Select and Apply, and the chain, first applied first."""
-    above: list[Node] = []
-    while isinstance(node, _SIMPLE):
-        above.append(node)
-        node = node.input
-    return node, above[::-1]
-
 
 @dataclass(frozen=True)
 class _Step:

@@ -21,7 +21,7 @@ from handshake.metrics import combine
 from handshake.operators.chunk import Array, Flow
 from handshake.operators.joins import JoinOperator
 from handshake.operators.panes import Panes
-from handshake.operators.pipeline import Pipeline, chain
+from handshake.operators.pipeline import Pipeline
 from handshake.operators.sessions import SessionOperator, SessionRows, SessionStates
 from handshake.operators.sources import Needs, NowNanoseconds, SourceOperator, arrow_schema
 from handshake.operators.union import UnionOperator
@@ -38,6 +38,7 @@ from handshake.plan.algebra import (
     Union,
     Windowing,
     WindowJoin,
+    chain,
     walk,
 )
 from handshake.plan.explain import explain_plan, label

@@ -16,9 +16,9 @@ from handshake.errors import UnsupportedError
 from handshake.operators.aggregates import aggregate_slots
 from handshake.operators.chunk import Array, fit
 from handshake.operators.groups import codes_of
-from handshake.operators.pipeline import Pipeline, chain
+from handshake.operators.pipeline import Pipeline
 from handshake.plan.aggregates import BOUNDS
-from handshake.plan.algebra import Aggregate, Concat, Group, Node, Parameter
+from handshake.plan.algebra import Aggregate, Concat, Group, Node, Parameter, chain
 from handshake.plan.explain import label
 
 _NOWHERE = (np.empty(0, np.int64), np.empty(0, np.int64))

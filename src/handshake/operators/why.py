@@ -17,9 +17,20 @@ from handshake.joins.why.rows import conform_row, one_row
 from handshake.kernels.columns import as_array
 from handshake.kinds import INNER
 from handshake.operators.join_asof import as_of_match, as_of_schema
-from handshake.operators.pipeline import Pipeline, chain
+from handshake.operators.pipeline import Pipeline
 from handshake.operators.sources import arrow_schema, times_in
-from handshake.plan.algebra import MEMBER_TIME, Apply, Node, Plan, Project, Select, Source, WindowJoin, walk
+from handshake.plan.algebra import (
+    MEMBER_TIME,
+    Apply,
+    Node,
+    Plan,
+    Project,
+    Select,
+    Source,
+    WindowJoin,
+    chain,
+    walk,
+)
 from handshake.plan.assemble import substitute
 from handshake.plan.expr import Column, Expr, conjuncts, show, transform
 from handshake.plan.expr import walk as walk_expr

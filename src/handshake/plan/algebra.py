@@ -503,6 +503,15 @@ def walk(node: Node) -> Iterator[Node]:
         waiting.extend(reversed(here.children))
 
 
+def chain(node: Node) -> tuple[Node, list[Node]]:
+    """Return the plan below a chain of Project, Select and Apply, and the chain, first applied first."""
+    above: list[Node] = []
+    while isinstance(node, (Project, Select, Apply)):
+        above.append(node)
+        node = node.input
+    return node, above[::-1]
+
+
 def rebuild(node: Node, rule: Callable[[Node], Node]) -> Node:
     """Rewrite a plan bottom-up; what two parents share is rewritten once and stays shared."""
     done: dict[int, Node] = {}

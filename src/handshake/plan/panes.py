@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from handshake.plan.algebra import Aggregate, Apply, Concat, Group, Node, Parameter, Project, Select, Sliding
+from handshake.plan.algebra import Aggregate, Concat, Group, Node, Parameter, Sliding, chain
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,7 @@ class PaneShape:
 
 def pane_shape(body: Node, parameter: str) -> PaneShape | None:
     """Return the parts of a sub-plan, or None if it needs the rows of each window."""
-    node = body
-    while isinstance(node, (Project, Select, Apply)):
-        node = node.input
+    node, _ = chain(body)
     if isinstance(node, Group):
         made = _aggregates(node.body)
         plain = made is not None and all(_is(a.input, node.parameter) for a in made)
@@ -34,7 +32,7 @@ def pane_shape(body: Node, parameter: str) -> PaneShape | None:
         made = _aggregates(node)
         plain = made is not None and len({a.input for a in made}) == 1
         before, keys = (made[0].input if made else node), None
-    if made is None or not plain or not _is_simple(before, parameter):
+    if made is None or not plain or not _is(chain(before)[0], parameter):
         return None
     return PaneShape(before, keys, made, node)
 
@@ -43,12 +41,6 @@ def _aggregates(node: Node) -> tuple[Aggregate, ...] | None:
     parts = node.inputs if isinstance(node, Concat) else (node,)
     made = tuple(part for part in parts if isinstance(part, Aggregate))
     return made if len(made) == len(parts) and not any(a.holistic for a in made) else None
-
-
-def _is_simple(node: Node, parameter: str) -> bool:
-    while isinstance(node, (Project, Select, Apply)):
-        node = node.input
-    return _is(node, parameter)
 
 
 def _is(node: Node, parameter: str) -> bool:

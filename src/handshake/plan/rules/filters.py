@@ -19,6 +19,7 @@ from handshake.plan.algebra import (
     Union,
     Windowing,
     WindowJoin,
+    chain,
     rebuild,
 )
 from handshake.plan.assemble import Fresh, add_filter, column_of, keep_columns, substitute
@@ -178,33 +179,27 @@ def _out_of_window(node: Windowing) -> Node:
     """Push a filter below a time window if empty windows produce no row."""
     if not isinstance(node.window, Sliding) or node.window.kind != "time" or node.window.offset is None:
         return node  # these windows depend on the rows that the filter drops
-    body = node.body
-    above: list[Node] = []
-    while isinstance(body, (Project, Select, Apply)):
-        above.append(body)
-        body = body.input
+    body, above = chain(node.body)
     if isinstance(body, Group):
-        condition, before = _lift(body.input, node.parameter)
+        condition, before = _lift(body.input)
         made: Node = replace(body, input=before)
     elif isinstance(body, Parameter) and above:
-        condition, made = _lift(node.body, node.parameter)
+        condition, made = _lift(node.body)
         above = []
     else:
         return node
     if condition is None:
         return node
-    for step in reversed(above):
+    for step in above:
         made = step.with_children((made,))
     return replace(node, input=_sink(node.input, condition), body=made)
 
 
-def _lift(node: Node, parameter: str) -> tuple[Expr | None, Node]:
+def _lift(node: Node) -> tuple[Expr | None, Node]:
     """Return the conditions of a chain in terms of the window's rows, and the chain without selections."""
-    if isinstance(node, Parameter):
-        return None, node
     if not isinstance(node, (Project, Select, Apply)):
         return None, node
-    condition, below = _lift(node.input, parameter)
+    condition, below = _lift(node.input)
     if isinstance(node, Select):
         own = _in_terms(node.input, node.field)
         if own is not None:

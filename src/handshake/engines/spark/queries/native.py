@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame
 from handshake.engines.spark.queries.expressions import native, quote_names
 from handshake.engines.spark.queries.panes import PaneWindow
 from handshake.engines.spark.types import carrier_schema, spark_schema
-from handshake.operators.pipeline import chain
-from handshake.plan.algebra import Apply, Node, Output, Parameter, Project, Select, Source, rebuild
+from handshake.plan.algebra import Apply, Node, Output, Parameter, Project, Select, Source, chain, rebuild
 from handshake.plan.assemble import substitute
 from handshake.plan.expr import Column, Expr, conjuncts
 from handshake.plan.panes import PaneShape

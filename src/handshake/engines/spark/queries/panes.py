@@ -22,11 +22,11 @@ from handshake.operators.chunk import (
     empty,
 )
 from handshake.operators.panes import Panes, Table, stack_tables
-from handshake.operators.pipeline import Pipeline, chain
+from handshake.operators.pipeline import Pipeline
 from handshake.operators.sources import Needs, SourceOperator
 from handshake.operators.windows import Spans, WindowOperator
 from handshake.plan.aggregates import AGGREGATES
-from handshake.plan.algebra import Node, Output, Session, Sliding, Source, Windowing
+from handshake.plan.algebra import Node, Output, Session, Sliding, Source, Windowing, chain
 from handshake.plan.panes import PaneShape, pane_shape
 from handshake.schema import UNITS, arrow_of, concat_batches
 

@@ -50,7 +50,6 @@ from handshake.engines.spark.types import carrier_schema, spark_schema
 from handshake.engines.spark.workers import use_this_python
 from handshake.errors import UnsupportedError
 from handshake.io.udp.receive import ARRIVAL_COLUMN
-from handshake.operators.pipeline import chain
 from handshake.plan.algebra import (
     Clock,
     Node,
@@ -61,6 +60,7 @@ from handshake.plan.algebra import (
     Union,
     Windowing,
     WindowJoin,
+    chain,
     rebuild,
     walk,
 )
