@@ -7,26 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from handshake.cli import options as flags
 from handshake.cli.errors import reporting
 from handshake.cli.live_page import Live, LiveAt, open_live
-from handshake.cli.options import (
-    BACKEND,
-    Explain,
-    LeftInput,
-    LeftTime,
-    LeftWindow,
-    Metrics,
-    Output,
-    Predicate,
-    RightInput,
-    RightTime,
-    RightWindow,
-    Time,
-    Window,
-    check_options,
-    given_options,
-    with_options,
-)
+from handshake.cli.options import check_options, given_options, with_options
 from handshake.cli.report import Delivery
 from handshake.engines.engine import engine
 from handshake.engines.joins import JOIN, join_plan
@@ -40,20 +24,20 @@ from handshake.windows import windows_of
 @with_options("join")
 def join(
     context: typer.Context,
-    left: LeftInput,
-    right: RightInput,
-    on: Predicate,
-    window: Window = None,
-    left_window: LeftWindow = None,
-    right_window: RightWindow = None,
-    time: Time = None,
-    left_time: LeftTime = None,
-    right_time: RightTime = None,
+    left: flags.LeftInput,
+    right: flags.RightInput,
+    on: flags.Predicate,
+    window: flags.Window = None,
+    left_window: flags.LeftWindow = None,
+    right_window: flags.RightWindow = None,
+    time: flags.Time = None,
+    left_time: flags.LeftTime = None,
+    right_time: flags.RightTime = None,
     how: Annotated[str, typer.Option(metavar="KIND", help=f"Kind of join: {', '.join(KINDS)}.")] = "inner",
-    backend: Annotated[str, typer.Option(metavar="|".join(BACKEND.choices), help=BACKEND.help)] = "local",
-    output: Output = None,
-    metrics: Metrics = None,
-    explain: Explain = False,
+    backend: flags.Backend = "local",
+    output: flags.Output = None,
+    metrics: flags.Metrics = None,
+    explain: flags.Explain = False,
     live: Live = False,
     live_at: LiveAt = None,
     **options: Any,

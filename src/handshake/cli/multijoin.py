@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from handshake.api import why_streams
+from handshake.cli import options as flags
 from handshake.cli.errors import reporting
 from handshake.cli.live_page import Live, LiveAt, open_live
-from handshake.cli.options import Explain, Metrics, Output, Why, given_options, row_numbers, with_options
+from handshake.cli.options import given_options, row_numbers, with_options
 from handshake.cli.report import Delivery
 from handshake.engines.joins import JOIN
 from handshake.engines.local.engine import MultiJoinRun
@@ -37,10 +38,10 @@ def multijoin(
         Texts,
         typer.Option(metavar="[NAME=]COL", help="Time column of all inputs, or of one; may be repeated."),
     ] = None,
-    output: Output = None,
-    metrics: Metrics = None,
-    explain: Explain = False,
-    why: Why = None,
+    output: flags.Output = None,
+    metrics: flags.Metrics = None,
+    explain: flags.Explain = False,
+    why: flags.Why = None,
     live: Live = False,
     live_at: LiveAt = None,
     **options: Any,

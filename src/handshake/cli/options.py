@@ -41,6 +41,7 @@ Why = Annotated[
 ]
 
 BACKEND = Option("The engine that runs it.", ENGINES, choices=ENGINES, noun="backend")
+Backend = Annotated[str, typer.Option(metavar="|".join(BACKEND.choices), help=BACKEND.help)]
 OWN: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "explain": {
         "dot_file": ("local",),

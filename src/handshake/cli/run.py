@@ -7,17 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from handshake.cli import options as flags
 from handshake.cli.errors import reporting
 from handshake.cli.live_page import Live, LiveAt, open_live
-from handshake.cli.options import (
-    BACKEND,
-    Metrics,
-    Why,
-    check_options,
-    given_options,
-    row_numbers,
-    with_options,
-)
+from handshake.cli.options import check_options, given_options, row_numbers, with_options
 from handshake.cli.report import Delivery, read_text
 from handshake.engines.engine import engine
 from handshake.engines.inputs import Address, read_inputs
@@ -39,13 +32,13 @@ def run(
         list[str] | None,
         typer.Option(metavar="NAME=PATH", help="Where a result goes (by extension); - is CSV."),
     ] = None,
-    backend: Annotated[str, typer.Option(metavar="|".join(BACKEND.choices), help=BACKEND.help)] = "local",
+    backend: flags.Backend = "local",
     bad: Annotated[
         str | None, typer.Option(metavar="FILE", help="Keep rows that do not fit there, with the reason.")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a row that does not fit.")] = False,
-    metrics: Metrics = None,
-    why: Why = None,
+    metrics: flags.Metrics = None,
+    why: flags.Why = None,
     live: Live = False,
     live_at: LiveAt = None,
     **options: Any,

@@ -8,17 +8,8 @@ import typer
 
 from handshake import api
 from handshake.api import why as explain_rows
+from handshake.cli import options as flags
 from handshake.cli.errors import reporting
-from handshake.cli.options import (
-    LeftInput,
-    LeftTime,
-    LeftWindow,
-    RightInput,
-    RightTime,
-    RightWindow,
-    Time,
-    Window,
-)
 from handshake.errors import InputError, UnsupportedError
 from handshake.io import read
 from handshake.joins.asof import DIRECTIONS
@@ -30,19 +21,19 @@ Text = str | None
 
 
 def why(
-    left: LeftInput,
-    right: RightInput,
+    left: flags.LeftInput,
+    right: flags.RightInput,
     left_row: Annotated[int, typer.Argument(metavar="N", min=0, help="Row of LEFT, counted from 0.")],
     right_row: Annotated[int, typer.Argument(metavar="M", min=0, help="Row of RIGHT, counted from 0.")],
     on: Annotated[
         Text, typer.Option("--on", metavar="PRED", help="Condition in SQL, such as 'l.x < r.a'.")
     ] = None,
-    window: Window = None,
-    left_window: LeftWindow = None,
-    right_window: RightWindow = None,
-    time: Time = None,
-    left_time: LeftTime = None,
-    right_time: RightTime = None,
+    window: flags.Window = None,
+    left_window: flags.LeftWindow = None,
+    right_window: flags.RightWindow = None,
+    time: flags.Time = None,
+    left_time: flags.LeftTime = None,
+    right_time: flags.RightTime = None,
     how: Annotated[Text, typer.Option(metavar="KIND", help=f"Kind of join: {', '.join(KINDS)}.")] = None,
     watermark: Annotated[
         Text, typer.Option(metavar="TIME", help="The watermark, to see whether a row was late.")
