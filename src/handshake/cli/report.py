@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from handshake.errors import HandshakeError, InputError, format_count
 from handshake.io import check_output, sink_for
 from handshake.io.declared import BAD, BadRows
 from handshake.io.files import is_number
+from handshake.io.sinks import whole_file
 from handshake.joins.replay import spare_old_objects
 
 if TYPE_CHECKING:
@@ -143,13 +145,10 @@ class Delivery:
             hold(page)
         return INTERRUPTED if run.stopped else 0
 
-    @property
-    def _to_terminal(self) -> bool:
-        return "-" in self.outputs.values() and sys.stdout.isatty()
-
     def _progress(self, run: Run) -> contextlib.AbstractContextManager[Any]:
         """Show a bar if standard error is a terminal without rows, or lines if the inputs have no end."""
-        if sys.stderr.isatty() and not self._to_terminal:
+        rows_in_terminal = "-" in self.outputs.values() and sys.stdout.isatty()
+        if sys.stderr.isatty() and not rows_in_terminal:
             return _Bar(run)
         return _lines_of_progress(run) if run.endless else contextlib.nullcontext()
 
@@ -174,16 +173,12 @@ class Delivery:
             print(line, file=out)
 
 
-def _partial(target: Path) -> Path:
-    return target.with_name(f".{target.name}.partial")
-
-
 def _check_metrics(target: Path) -> None:
     if target.is_dir():
         raise InputError(f"metrics file '{target}' is a folder; name a file in it")
     try:
-        _partial(target).touch()
-        _partial(target).unlink()
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass
     except OSError as error:
         raise InputError(f"metrics file '{target}' cannot be written: {error.strerror}") from None
 
@@ -191,10 +186,9 @@ def _check_metrics(target: Path) -> None:
 def _write_metrics(target: Path, figures: Mapping[str, Any]) -> None:
     """Write the figures of a run as JSON, whole or not at all."""
     try:
-        _partial(target).write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
-        _partial(target).replace(target)
+        with whole_file(target) as file:
+            file.write(f"{json.dumps(figures, indent=2)}\n".encode())
     except OSError as error:
-        _partial(target).unlink(missing_ok=True)
         raise InputError(f"metrics file '{target}' cannot be written: {error.strerror}") from None
 
 

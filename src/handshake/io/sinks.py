@@ -57,7 +57,7 @@ def sink_for(path: str | Path, schema: pa.Schema) -> Iterator[Sink]:
     else:
         name, gathered = str(path), _GROUP
         form, compression = _check_file(path)
-        place = _whole_file(Path(path), compression)
+        place = whole_file(Path(path), compression)
     with contextlib.ExitStack() as stack:
         with _errors_of(name):
             writer = form.open_writer(stack.enter_context(place), schema)
@@ -105,7 +105,7 @@ def _errors_of(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _whole_file(path: Path, compression: str | None) -> Iterator[Any]:
+def whole_file(path: Path, compression: str | None = None) -> Iterator[Any]:
     """Write a file under a temporary name in the same folder; rename it if the block ends well."""
     target = Path(os.path.realpath(path))  # through a link, not over it
     temporary = target.with_name(f".handshake-{secrets.token_hex(6)}.tmp")
