@@ -41,6 +41,7 @@ SAME: list[tuple[Expression, str]] = [
     (left.x * 2 == 2 * right.a, "l.x * 2 = 2 * r.a"),
     (left.y / 2 == 2 / right.b, "l.y / 2 = 2 / r.b"),
     (left.x % 2 == 1, "l.x % 2 = 1"),
+    (7 % left.x == 1, "7 % l.x = 1"),
     (-left.x == right.a, "-l.x = r.a"),
     (abs(left.x - right.a) <= 10, "ABS(l.x - r.a) <= 10"),
     (left.x.between(right.a - 10, right.a + 10), "l.x BETWEEN r.a - 10 AND r.a + 10"),

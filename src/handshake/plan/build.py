@@ -10,6 +10,16 @@ from handshake.plan import expr as tree
 from handshake.plan.expr import Expr, show
 from handshake.plan.parse import parse, parse_type
 
+_Operator = Callable[["Expression", Any], "Expression"]
+
+
+def _infix(kind: type[tree.Arithmetic] | type[tree.Compare], op: str) -> tuple[_Operator, _Operator]:
+    """Return an operator with the expression as its left operand, and one with it as the right one."""
+    return (
+        lambda self, other: Expression(kind(op, self.expr, _expr(other))),
+        lambda self, other: Expression(kind(op, _expr(other), self.expr)),
+    )
+
 
 class Expression:
     """An expression under construction: operators build a tree and compute nothing.
@@ -30,56 +40,24 @@ class Expression:
     def __bool__(self) -> bool:
         raise ExpressionError("an expression has no truth value; use & | ~ instead of and, or, not")
 
-    def __add__(self, other: Any) -> Expression:
-        return _arith("+", self, other)
-
-    def __radd__(self, other: Any) -> Expression:
-        return _arith("+", other, self)
-
-    def __sub__(self, other: Any) -> Expression:
-        return _arith("-", self, other)
-
-    def __rsub__(self, other: Any) -> Expression:
-        return _arith("-", other, self)
-
-    def __mul__(self, other: Any) -> Expression:
-        return _arith("*", self, other)
-
-    def __rmul__(self, other: Any) -> Expression:
-        return _arith("*", other, self)
-
-    def __truediv__(self, other: Any) -> Expression:
-        return _arith("/", self, other)
-
-    def __rtruediv__(self, other: Any) -> Expression:
-        return _arith("/", other, self)
-
-    def __mod__(self, other: Any) -> Expression:
-        return _arith("%", self, other)
+    __add__, __radd__ = _infix(tree.Arithmetic, "+")
+    __sub__, __rsub__ = _infix(tree.Arithmetic, "-")
+    __mul__, __rmul__ = _infix(tree.Arithmetic, "*")
+    __truediv__, __rtruediv__ = _infix(tree.Arithmetic, "/")
+    __mod__, __rmod__ = _infix(tree.Arithmetic, "%")
+    # Python itself writes `1 < left.x` as `left.x > 1`.
+    __eq__ = _infix(tree.Compare, "=")[0]  # type: ignore[assignment]
+    __ne__ = _infix(tree.Compare, "<>")[0]  # type: ignore[assignment]
+    __lt__ = _infix(tree.Compare, "<")[0]
+    __le__ = _infix(tree.Compare, "<=")[0]
+    __gt__ = _infix(tree.Compare, ">")[0]
+    __ge__ = _infix(tree.Compare, ">=")[0]
 
     def __neg__(self) -> Expression:
         return Expression(tree.Negate(self.expr))
 
     def __abs__(self) -> Expression:
         return Expression(tree.Call((self.expr,), "abs"))
-
-    def __eq__(self, other: Any) -> Expression:  # type: ignore[override]
-        return _compare("=", self, other)
-
-    def __ne__(self, other: Any) -> Expression:  # type: ignore[override]
-        return _compare("<>", self, other)
-
-    def __lt__(self, other: Any) -> Expression:
-        return _compare("<", self, other)
-
-    def __le__(self, other: Any) -> Expression:
-        return _compare("<=", self, other)
-
-    def __gt__(self, other: Any) -> Expression:
-        return _compare(">", self, other)
-
-    def __ge__(self, other: Any) -> Expression:
-        return _compare(">=", self, other)
 
     def __and__(self, other: Any) -> Expression:
         return Expression(tree.And((*_parts(self.expr, tree.And), *_parts(_expr(other), tree.And))))
@@ -92,7 +70,8 @@ class Expression:
 
     def between(self, low: Any, high: Any) -> Expression:
         """Test for a range that includes both ends, as in SQL."""
-        return _compare(">=", self, low) & _compare("<=", self, high)
+        ends = (tree.Compare(">=", self.expr, _expr(low)), tree.Compare("<=", self.expr, _expr(high)))
+        return Expression(tree.And(ends))
 
     def isin(self, *values: Any) -> Expression:
         """Test for equality with one of `values`."""
@@ -161,14 +140,6 @@ def call(function: Callable[..., Any], *args: Any, returns: str = "boolean") -> 
 
 def _expr(value: Any) -> Expr:
     return value.expr if isinstance(value, Expression) else tree.Literal(value)
-
-
-def _arith(op: str, a: Any, b: Any) -> Expression:
-    return Expression(tree.Arithmetic(op, _expr(a), _expr(b)))
-
-
-def _compare(op: str, a: Any, b: Any) -> Expression:
-    return Expression(tree.Compare(op, _expr(a), _expr(b)))
 
 
 def _parts(expr: Expr, kind: type[tree.And] | type[tree.Or]) -> tuple[Expr, ...]:
