@@ -91,22 +91,17 @@ def run(
     """
     check_names(run, options, GivenOptions)
     plan = parse_query(query) if isinstance(query, str) else query
-    given = {name: _input(each, query) for name, each in inputs.items()}
+    text = query if isinstance(query, str) else ""
+    given = {
+        name: Address(str(each), query=text) if isinstance(each, (str, Path)) else each
+        for name, each in inputs.items()
+    }
     name = engine or ("spark" if any(map(is_spark, given.values())) else "local")
     results = engine_of(name).run(plan, given, Options(**options)).results()
-    kinds = {_kind(each) for each in given.values()}
+    kinds = {
+        "arrow" if isinstance(each, Address) or is_spark(each) else kind_of(each) for each in given.values()
+    }
     return {name: each if is_spark(each) else restore(each, kinds) for name, each in results.items()}
-
-
-def _input(given: Any, query: str | Plan) -> Any:
-    """Return an input as engines take it; a text or a path is an address."""
-    if not isinstance(given, (str, Path)):
-        return given
-    return Address(str(given), query=query if isinstance(query, str) else "")
-
-
-def _kind(given: Any) -> str:
-    return "arrow" if isinstance(given, Address) or is_spark(given) else kind_of(given)
 
 
 def join(

@@ -147,8 +147,11 @@ def plain_join(plan: Plan) -> PlainJoin | None:
     if not isinstance(left, Source) or not isinstance(right, Source) or join.match:
         return None
     sources, windows = (left, right), Windows(join.windows[0], join.windows[1])
-    if any(s.demux is not None or not _as_joins_count(s) for s in sources):
+    if any(source.demux is not None for source in sources):
         return None
+    clocks = [source.clock for source in sources if source.time is not None]
+    if any(unit_of_times(clock.type) not in (None, clock.unit) for clock in clocks):
+        return None  # joins would count these times in another unit
     if (left.time is None) != (right.time is None) or (windows.timed and left.time is None):
         return None
     numbers = {name: at for at, name in enumerate(join.schema.names)}
@@ -239,8 +242,3 @@ def _table(plan: Plan, source: Source, given: Any) -> pa.Table:
         if Schema.from_arrow(plain_schema(table.schema), source.name) == source.fields:
             return table
     return read_inputs(plan, {source.name: given})[source.name]
-
-
-def _as_joins_count(source: Source) -> bool:
-    """Return true if times have the unit that joins give to a column of that type."""
-    return source.time is None or unit_of_times(source.clock.type) in (None, source.clock.unit)

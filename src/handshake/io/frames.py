@@ -19,7 +19,9 @@ def kind_of(value: Any) -> str:
         return "arrow"
     for library in ("pandas", "polars"):
         module = sys.modules.get(library)
-        if module is not None and isinstance(value, _frame_types(module)):
+        if module is not None and isinstance(
+            value, (module.DataFrame, getattr(module, "LazyFrame", module.DataFrame))
+        ):
             return library
     if isinstance(value, (Mapping, Sequence)) and not isinstance(value, (str, bytes)):
         return "python"
@@ -32,10 +34,6 @@ def kind_of(value: Any) -> str:
 def is_spark(value: Any) -> bool:
     """Return whether a value is a Spark DataFrame, classic or Connect. Spark need not be installed."""
     return type(value).__name__ == "DataFrame" and type(value).__module__.startswith("pyspark.sql.")
-
-
-def _frame_types(module: Any) -> tuple[type, ...]:
-    return tuple(t for t in (module.DataFrame, getattr(module, "LazyFrame", None)) if t is not None)
 
 
 def table_of(value: Any, schema: pa.Schema | None = None) -> pa.Table:

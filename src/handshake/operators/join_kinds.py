@@ -207,17 +207,15 @@ class KindOfJoin:
         name = self._node.names[side]
         own = {f"{name}.{column}": values for column, values in stamped.columns.items()}
         if self._node.times:
-            own[f"{name}.{MEMBER_TIME}"] = _times(stamped if rows is None else rows, self._node.clock.unit)
+            rows = stamped if rows is None else rows
+            missing = None if rows.timed is None else ~rows.timed
+            times = pa.array(rows.times, mask=missing).view(pa.timestamp(self._node.clock.unit))
+            own[f"{name}.{MEMBER_TIME}"] = times
         columns = {
             column: own[column] if column in own else pa.nulls(stamped.rows, kind)
             for column, kind in self._schema.items()
         }
         return Results(stamped.with_columns(columns), side, positions)
-
-
-def _times(rows: Chunk, unit: str) -> pa.Array:
-    missing = None if rows.timed is None else ~rows.timed
-    return pa.array(rows.times, mask=missing).view(pa.timestamp(unit))
 
 
 @dataclass(frozen=True)

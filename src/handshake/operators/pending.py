@@ -69,13 +69,12 @@ class Pending:
         if not chunk.rows:
             return
         self._blocks.append(_Block.of(Left(chunk, positions, ends)))
-        while len(self._blocks) > 1 and self._is_small(self._blocks[-2], self._blocks[-1]):
-            last, before = self._blocks.pop(), self._blocks.pop()
-            self._blocks.append(_Block.of(_concat([before.rest(), last.rest()])))
-
-    def _is_small(self, before: _Block, last: _Block) -> bool:
-        sizes = before.rows.chunk.rows, last.rows.chunk.rows
-        return sizes[0] <= sizes[1] and sum(sizes) <= _LARGEST
+        while len(self._blocks) > 1:
+            before, last = self._blocks[-2:]
+            sizes = before.rows.chunk.rows, last.rows.chunk.rows
+            if sizes[0] > sizes[1] or sum(sizes) > _LARGEST:
+                break
+            self._blocks[-2:] = [_Block.of(_concat([before.rest(), last.rest()]))]
 
     def match(self, positions: Array) -> Array:
         """Remove rows that have matched; return the first places in `positions` of rows that were waiting."""

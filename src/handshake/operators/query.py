@@ -208,16 +208,13 @@ class Query(Closing):
         batches: dict[str, tuple[pa.RecordBatch, Array]] = {}
         pushed = 0
         for name, (tuples, places) in given.items():
-            self._check(name)
+            if name not in self._sources:
+                self.plan.own_input(name)  # raises an error
+            elif (demux := self._sources[name].source.demux) is not None:
+                raise InputError(f"stream '{name}' comes with {demux.stream}; push its tuples there")
             pushed += self._admit(name, tuples, places, batches)
         self._place += pushed
         return self._step(batches)
-
-    def _check(self, name: str) -> None:
-        if name not in self._sources:
-            self.plan.own_input(name)  # raises an error
-        elif (demux := self._sources[name].source.demux) is not None:
-            raise InputError(f"stream '{name}' comes with {demux.stream}; push its tuples there")
 
     def _admit(
         self, name: str, tuples: Any, places: Array | None, batches: dict[str, tuple[pa.RecordBatch, Array]]

@@ -99,11 +99,9 @@ class Body:
     def _(self, node: Aggregate, given: dict[str, Segments]) -> Segments:
         segments = self._run(node.input, given)
         count = len(segments.origin)
-        value = self._aggregate(node, segments, count)
-        return Segments({node.name: value}, count, np.arange(count), segments.origin)
-
-    def _aggregate(self, node: Aggregate, segments: Segments, count: int) -> pa.Array:
         if node.function in BOUNDS:
             bounds = self._bounds[BOUNDS.index(node.function)][segments.origin]
-            return fit(pa.array(bounds), node.schema.get(node.name).type, node.function)
-        return aggregate_slots(node, segments.of, count, segments.columns)
+            value = fit(pa.array(bounds), node.schema.get(node.name).type, node.function)
+        else:
+            value = aggregate_slots(node, segments.of, count, segments.columns)
+        return Segments({node.name: value}, count, np.arange(count), segments.origin)

@@ -221,17 +221,15 @@ class SessionOperator:
         closing = closing[np.lexsort([by[closing] for by in (self._births, self._starts, ends)])]
         results = Results(empty(self._node.schema), closing[:0])
         if len(closing):
-            results = self._store.close(self._closing(closing, ends), len(ends))
+            groups = pa.array(self._groups[closing])
+            keys = {k: values.take(groups) for k, values in zip(self._keys, self._index.keys, strict=True)}
+            sessions = Sessions(closing, self._starts[closing], ends[closing] - 1, keys)
+            results = self._store.close(sessions, len(ends))
             self.windows += len(closing)
             self._keep(np.delete(np.arange(len(ends)), closing))
         return Flow(
             stamp_by_end(results.columns, ends[closing][results.windows], flow), flow.trace, flow.ended
         )
-
-    def _closing(self, numbers: Array, ends: Array) -> Sessions:
-        groups = pa.array(self._groups[numbers])
-        keys = {key: values.take(groups) for key, values in zip(self._keys, self._index.keys, strict=True)}
-        return Sessions(numbers, self._starts[numbers], ends[numbers] - 1, keys)
 
     def _take(self, chunk: Chunk) -> None:
         """Assign rows to sessions."""

@@ -134,7 +134,11 @@ class SourceOperator:
         kept = places[: batch.num_rows] if self._needs.places else None
         if not self._needs.times:
             return Flow(Chunk(columns, batch.num_rows, places=kept), _STILL, ended)
-        times, timed = self._times(columns, batch.num_rows)
+        if self.source.time is not None:
+            times, timed = times_in(self.source, columns)
+        else:
+            times = np.full(batch.num_rows, self._now() // UNITS[self.source.clock.unit])
+            timed = None
         clocks = self._clocks(times)
         if self.on_late is not None and self.source.time is not None:
             self._pass_on_late(batch, times, timed, clocks)
@@ -151,11 +155,6 @@ class SourceOperator:
             self.on_late(batch.filter(pa.array(late)), behind)
         if timed is not None:
             self.on_late(batch.filter(pa.array(~timed)), None)
-
-    def _times(self, columns: dict[str, pa.Array], rows: int) -> tuple[Array, Array | None]:
-        if self.source.time is not None:
-            return times_in(self.source, columns)
-        return np.full(rows, self._now() // UNITS[self.source.clock.unit]), None
 
     def _clocks(self, times: Array) -> Array:
         """Return the clock at each row: the largest time so far minus the lateness."""

@@ -24,15 +24,11 @@ def _(node: algebra.Output) -> str:
 
 @label.register
 def _(node: algebra.Source) -> str:
-    timed = f" by {node.time}" if node.time else ""
-    return f"{node.name}{timed}{_carrier(node.demux)}"
-
-
-def _carrier(demux: algebra.Demux | None) -> str:
-    if demux is None:
-        return ""
-    values = " or ".join(str(value) for value in demux.values)
-    return f" from {demux.stream} where {demux.field} = {values}"
+    text = f"{node.name} by {node.time}" if node.time else node.name
+    if node.demux is None:
+        return text
+    values = " or ".join(str(value) for value in node.demux.values)
+    return f"{text} from {node.demux.stream} where {node.demux.field} = {values}"
 
 
 @label.register

@@ -57,17 +57,14 @@ class _Planner:
                 self.sources[source.name] = source
         for statement in statements:
             if not isinstance(statement, CreateStream):
-                self._note(statement)
+                into = _into_clause(statement)
+                name = _UNNAMED if into is None else into.this.name
+                self._check_free(name, statement if into is None else into)
+                self._queries[name] = statement
         if not self._queries:
             raise QueryError("the query selects nothing; write SELECT … FROM … INTO name")
         outputs = tuple(Output(self._query(name), name) for name in self._queries)
         return Plan(tuple(self.sources.values()), outputs)
-
-    def _note(self, statement: exp.Expr) -> None:
-        into = _into_clause(statement)
-        name = _UNNAMED if into is None else into.this.name
-        self._check_free(name, statement if into is None else into)
-        self._queries[name] = statement
 
     def _check_free(self, name: str, node: exp.Expr) -> None:
         taken = {known.casefold() for known in (*self.sources, *self._queries)}

@@ -50,13 +50,9 @@ def rows(table: pa.Table, time: str | None = None) -> list[dict[str, Any]]:
     columns = {name: _column(table.column(name)) for name in table.column_names}
     if time is not None:
         unit = _unit_of_times(type_from_arrow(table.schema.field(time).type))
-        columns[TIME] = [None if _has_no_time(value) else round(value * unit) for value in columns[time]]
+        known = [None if value != value else value for value in columns[time]]  # NaN is no time
+        columns[TIME] = [None if value is None else round(value * unit) for value in known]
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _has_no_time(value: Any) -> bool:
-    """Return whether a value is NULL or NaN."""
-    return value is None or value != value
 
 
 def _unit_of_times(kind: Type) -> int:
@@ -292,8 +288,7 @@ def _to_string(value: Any, source: Type, target: String) -> str:
 
 
 def _parse(read: Callable[[str], Any], text: str) -> Any:
-    dated = read in (date.fromisoformat, datetime.fromisoformat)
-    if not text.isascii() or "_" in text or (dated and (text[4:5] != "-" or text[7:8] != "-")):
+    if not text.isascii() or "_" in text:
         return None  # Python reads more than SQL does
     try:
         return read(text)

@@ -146,7 +146,8 @@ class Script:
             lateness = described.lateness if described.windows.timed else None
             result = described.match(left, right, lateness, list(self._arrivals(described)))
             return _outcome(described, left, right, result)
-        arrivals, late, mark = _micro_batches(self._pushes(), described, clocks)
+        pushes = [step for step in self.steps if not step.restart and not step.promises]
+        arrivals, late, mark = _micro_batches(pushes, described, clocks)
         result = replace(
             described.match(left, right, None, arrivals), late=len(late), dropped=frozenset(late)
         )
@@ -170,9 +171,6 @@ class Script:
 
     def _schemas(self) -> tuple[pa.Schema, pa.Schema]:
         return schema_of(self.left, "left"), schema_of(self.right, "right")
-
-    def _pushes(self) -> list[_Step]:
-        return [step for step in self.steps if not step.restart and not step.promises]
 
     def _arrivals(self, described: Described) -> Iterator[tuple[str, Any]]:
         """Return one row after the other, as a join in process takes them."""
