@@ -32,7 +32,7 @@ from handshake.plan.expr import (
     transform,
     walk,
 )
-from handshake.plan.functions import spelled_names
+from handshake.plan.functions.registry import spelled_names
 from handshake.plan.parse import parse_type
 from handshake.schema import (
     BINARY,

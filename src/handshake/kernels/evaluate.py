@@ -30,7 +30,7 @@ from handshake.plan.expr import (
     transform,
     walk,
 )
-from handshake.plan.functions import call_values
+from handshake.plan.functions.registry import call_values
 from handshake.plan.ranges import ranges, width_of
 from handshake.plan.types import is_exact
 from handshake.schema import (

@@ -31,7 +31,7 @@ from handshake.plan.expr import (
     sides,
     walk,
 )
-from handshake.plan.functions import FUNCTIONS
+from handshake.plan.functions.registry import FUNCTIONS
 from handshake.plan.ranges import ranges, width_of
 from handshake.plan.types import is_exact
 from handshake.schema import (

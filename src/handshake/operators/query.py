@@ -28,19 +28,8 @@ from handshake.operators.union import UnionOperator
 from handshake.operators.why import explain_query, streams_of_joins
 from handshake.operators.windows import Tuples, WindowOperator
 from handshake.options import Options
-from handshake.plan.algebra import (
-    Group,
-    Node,
-    Output,
-    Plan,
-    Session,
-    Source,
-    Union,
-    Windowing,
-    WindowJoin,
-    chain,
-    walk,
-)
+from handshake.plan import algebra
+from handshake.plan.algebra import Node, Plan, chain, walk
 from handshake.plan.explain import explain_plan, label
 from handshake.plan.optimise import optimise
 from handshake.plan.panes import pane_shape
@@ -84,7 +73,7 @@ class QueryMetrics:
         return card("Figures of a query", self.facts())
 
 
-def output_schema(output: Output) -> pa.Schema:
+def output_schema(output: algebra.Output) -> pa.Schema:
     """Return the columns of a result."""
     return output.schema.to_arrow()
 
@@ -116,8 +105,8 @@ class Query(Closing):
         self._written = made
         self.plan = optimise(made) if optimised else made
         nodes = [node for output in self.plan.outputs for node in walk(output)]
-        merges = any(isinstance(node, (Union, WindowJoin)) for node in nodes)
-        self._needs = Needs(merges or any(isinstance(node, Windowing) for node in nodes), merges)
+        merges = any(isinstance(node, (algebra.Union, algebra.WindowJoin)) for node in nodes)
+        self._needs = Needs(merges or any(isinstance(node, algebra.Windowing) for node in nodes), merges)
         self._now, self._cores = now, cores
         inputs = self.plan.inputs
         streams = [LateStream(s.name, arrow_schema(s), s.clock.unit) for s in inputs]
@@ -334,7 +323,7 @@ class Query(Closing):
 
 def _inputs(node: Node) -> tuple[Node, ...]:
     """Return the plans that an operator reads, without its sub-plans."""
-    if isinstance(node, (Windowing, Group)):
+    if isinstance(node, (algebra.Windowing, algebra.Group)):
         return (node.input,)
     below, nodes = chain(node)
     return (below,) if nodes else node.children
@@ -342,13 +331,13 @@ def _inputs(node: Node) -> tuple[Node, ...]:
 
 def _operator(node: Node, query: Query) -> Any:
     match node:
-        case Source(name=name):
+        case algebra.Source(name=name):
             return query._sources[name]
-        case Union():
+        case algebra.Union():
             return UnionOperator(node)
-        case WindowJoin():
+        case algebra.WindowJoin():
             return JoinOperator(node, query._cores)
-        case Windowing():
+        case algebra.Windowing():
             return _windows(node)
     below, nodes = chain(node)
     if nodes:
@@ -356,8 +345,8 @@ def _operator(node: Node, query: Query) -> Any:
     raise UnsupportedError(f"the local engine cannot run {label(node)} outside of a window")
 
 
-def _windows(node: Windowing) -> WindowOperator | SessionOperator:
+def _windows(node: algebra.Windowing) -> WindowOperator | SessionOperator:
     shape = pane_shape(node.body, node.parameter) if node.pane is not None else None
-    if isinstance(node.window, Session):
+    if isinstance(node.window, algebra.Session):
         return SessionOperator(node, SessionRows(node) if shape is None else SessionStates(node, shape))
     return WindowOperator(node, Tuples(node) if shape is None else Panes(node, shape))

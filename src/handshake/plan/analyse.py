@@ -11,21 +11,9 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from handshake.plan import expr as tree
 from handshake.plan.casts import round_float32
-from handshake.plan.expr import (
-    Arithmetic,
-    Call,
-    Cast,
-    Compare,
-    Expr,
-    Literal,
-    Negate,
-    Udf,
-    conjuncts,
-    show,
-    sides,
-    walk,
-)
+from handshake.plan.expr import Expr, conjuncts, show, sides, walk
 from handshake.plan.types import is_exact
 from handshake.schema import BOOL, INT64, Date, Float, Interval, Timestamp, Type
 
@@ -83,7 +71,7 @@ class Analysis:
     @property
     def never(self) -> bool:
         """True if the predicate is false or NULL for every pair."""
-        return isinstance(self.predicate, Literal) and self.predicate.value is not True
+        return isinstance(self.predicate, tree.Literal) and self.predicate.value is not True
 
 
 def _two_sided(group: tuple[Bound, ...]) -> bool:
@@ -113,7 +101,7 @@ def analyse(predicate: Expr) -> Analysis:
             equalities.append(equality)
         elif found := tuple(_bounds(part)):
             bounds += found
-        elif not isinstance(part, Literal):
+        elif not isinstance(part, tree.Literal):
             residual.append(part)
     return Analysis(
         predicate, tuple(equalities), tuple(bounds), tuple(single[0]), tuple(single[1]), tuple(residual)
@@ -121,7 +109,7 @@ def analyse(predicate: Expr) -> Analysis:
 
 
 def _equality(part: Expr) -> Equality | None:
-    if not isinstance(part, Compare) or part.op != "=" or _calls_python(part):
+    if not isinstance(part, tree.Compare) or part.op != "=" or _calls_python(part):
         return None
     a, b = sides(part.left), sides(part.right)
     if len(a) == 1 and len(b) == 1 and a != b:
@@ -129,19 +117,19 @@ def _equality(part: Expr) -> Equality | None:
     if is_exact(part.left.type) and (moved := separate(part)):
         right = moved.right
         if moved.offset:
-            offset = Literal(moved.offset, type=_step(right.type))
-            right = Arithmetic("+", right, offset, type=INT64)
+            offset = tree.Literal(moved.offset, type=_step(right.type))
+            right = tree.Arithmetic("+", right, offset, type=INT64)
         return Equality(moved.left, right)
     return None
 
 
 def _calls_python(expr: Expr) -> bool:
     """Return whether Python is called. It may not be pure, so only candidates are passed to it."""
-    return any(isinstance(node, Udf) for node in walk(expr))
+    return any(isinstance(node, tree.Udf) for node in walk(expr))
 
 
 def _bounds(part: Expr) -> Iterator[Bound]:
-    if not isinstance(part, Compare) or part.op not in ("<", "<=", ">", ">=") or _calls_python(part):
+    if not isinstance(part, tree.Compare) or part.op not in ("<", "<=", ">", ">=") or _calls_python(part):
         return
     for compare in _without_abs(_in_float32(part)):
         if is_exact(compare.left.type):
@@ -155,15 +143,14 @@ def _bounds(part: Expr) -> Iterator[Bound]:
         yield moved
 
 
-def _in_float32(part: Compare) -> Compare:
+def _in_float32(part: tree.Compare) -> tree.Compare:
     """Compare a float32 with the float32 next to a constant, if the constant is not a float32."""
     for compare in (part, _mirror(part)):
         match compare:
-            case Compare(left=Cast(arg=arg), right=Literal(value=float() as limit)) if arg.type == Float(
-                32
-            ) and math.isfinite(round_float32(limit)):
-                near = _float32_next_to(limit, below=compare.op in ("<=", ">"))
-                return replace(compare, left=arg, right=Literal(near, type=arg.type))
+            case tree.Compare(left=tree.Cast(arg=arg), right=tree.Literal(value=float() as limit)):
+                if arg.type == Float(32) and math.isfinite(round_float32(limit)):
+                    near = _float32_next_to(limit, below=compare.op in ("<=", ">"))
+                    return replace(compare, left=arg, right=tree.Literal(near, type=arg.type))
     return part
 
 
@@ -179,32 +166,32 @@ def _float32_next_to(limit: float, *, below: bool) -> float:
     return float(struct.unpack("f", struct.pack("i", bits + 1 if away else bits - 1))[0])
 
 
-def _without_abs(part: Compare) -> Iterator[Compare]:
+def _without_abs(part: tree.Compare) -> Iterator[tree.Compare]:
     """Yield the comparisons that one stands for: `ABS(e) <= c` is `e <= c AND e >= -c`."""
     for compare in (part, _mirror(part)):
         match compare:
-            case Compare(op="<" | "<=", left=Call(name="abs", args=(inside,)), right=limit):
+            case tree.Compare(op="<" | "<=", left=tree.Call(name="abs", args=(inside,)), right=limit):
                 negative = _negate(limit)
                 yield replace(compare, left=inside)
-                yield Compare(_MIRROR[compare.op], inside, negative, type=BOOL)
+                yield tree.Compare(_MIRROR[compare.op], inside, negative, type=BOOL)
                 return
     yield part
 
 
-def _mirror(part: Compare) -> Compare:
+def _mirror(part: tree.Compare) -> tree.Compare:
     return replace(part, op=_MIRROR[part.op], left=part.right, right=part.left)
 
 
 def _negate(expr: Expr) -> Expr:
-    if isinstance(expr, Literal) and expr.value is not None:
+    if isinstance(expr, tree.Literal) and expr.value is not None:
         return replace(expr, value=-expr.value)
-    return Negate(expr, type=expr.type)
+    return tree.Negate(expr, type=expr.type)
 
 
 # Exact numbers: every comparison of sums can be separated into left and right.
 
 
-def separate(compare: Compare) -> Bound | None:
+def separate(compare: tree.Compare) -> Bound | None:
     """Bring an exact comparison to `left op right + offset`, if its terms each read one side."""
     terms, constant = _terms(compare.left, 1)
     more, other = _terms(compare.right, -1)
@@ -225,17 +212,17 @@ def separate(compare: Compare) -> Bound | None:
 def _terms(expr: Expr, sign: int) -> tuple[list[tuple[int, Expr]], int]:
     """Split an exact sum into (factor, term) pairs and a constant."""
     match expr:
-        case Literal(value=int() as value):
+        case tree.Literal(value=int() as value):
             return [], sign * value
-        case Negate(arg=arg):
+        case tree.Negate(arg=arg):
             return _terms(arg, -sign)
-        case Arithmetic(op="+" | "-", left=a, right=b):
+        case tree.Arithmetic(op="+" | "-", left=a, right=b):
             left, x = _terms(a, sign)
             right, y = _terms(b, sign if expr.op == "+" else -sign)
             return [*left, *right], x + y
         case (
-            Arithmetic(op="*", left=Literal(value=int() as n), right=e)
-            | Arithmetic(op="*", left=e, right=Literal(value=int() as n))
+            tree.Arithmetic(op="*", left=tree.Literal(value=int() as n), right=e)
+            | tree.Arithmetic(op="*", left=e, right=tree.Literal(value=int() as n))
         ) if n:
             return _terms(e, sign * n)
     return [(sign, expr)], 0
@@ -247,11 +234,11 @@ def _sum(terms: list[tuple[int, Expr]]) -> Expr:
     for factor, term in ordered:
         part = term
         if abs(factor) != 1:
-            part = Arithmetic("*", Literal(abs(factor), type=INT64), term, type=INT64)
+            part = tree.Arithmetic("*", tree.Literal(abs(factor), type=INT64), term, type=INT64)
         if total is None:
-            total = part if factor > 0 else Negate(part, type=INT64)
+            total = part if factor > 0 else tree.Negate(part, type=INT64)
         else:
-            total = Arithmetic("+" if factor > 0 else "-", total, part, type=INT64)
+            total = tree.Arithmetic("+" if factor > 0 else "-", total, part, type=INT64)
     assert total is not None
     return total
 
@@ -259,12 +246,16 @@ def _sum(terms: list[tuple[int, Expr]]) -> Expr:
 # Floats: only constants are moved, and the rounding that this brings is remembered.
 
 
-def separate_floats(compare: Compare) -> Bound | None:
+def separate_floats(compare: tree.Compare) -> Bound | None:
     """Bring a float comparison to `left op right + offset`, remembering what rounding that may hide."""
     if not sides(compare.left):
         compare = _mirror(compare)
     difference = compare.left
-    if isinstance(compare.right, Literal) and isinstance(difference, Arithmetic) and difference.op == "-":
+    if (
+        isinstance(compare.right, tree.Literal)
+        and isinstance(difference, tree.Arithmetic)
+        and difference.op == "-"
+    ):
         return _float_bound(compare, difference.left, difference.right, 0.0, compare.right.value)
     (a, x), (b, y) = _without_constant(compare.left), _without_constant(compare.right)
     return _float_bound(compare, a, b, x, y)
@@ -272,16 +263,16 @@ def separate_floats(compare: Compare) -> Bound | None:
 
 def _without_constant(expr: Expr) -> tuple[Expr, float]:
     match expr:
-        case Arithmetic(op="+", left=e, right=Literal(value=float() as c)):
+        case tree.Arithmetic(op="+", left=e, right=tree.Literal(value=float() as c)):
             return e, c
-        case Arithmetic(op="+", left=Literal(value=float() as c), right=e):
+        case tree.Arithmetic(op="+", left=tree.Literal(value=float() as c), right=e):
             return e, c
-        case Arithmetic(op="-", left=e, right=Literal(value=float() as c)):
+        case tree.Arithmetic(op="-", left=e, right=tree.Literal(value=float() as c)):
             return e, -c
     return expr, 0.0
 
 
-def _float_bound(compare: Compare, a: Expr, b: Expr, x: float, y: float | None) -> Bound | None:
+def _float_bound(compare: tree.Compare, a: Expr, b: Expr, x: float, y: float | None) -> Bound | None:
     """Return the bound of `a + x op b + y`, oriented left to right."""
     if len(sides(a)) != 1 or len(sides(b)) != 1 or sides(a) == sides(b) or y is None:
         return None
@@ -314,7 +305,7 @@ def describe(analysis: Analysis) -> Iterator[str]:
 
 
 def _show_bound(bound: Bound) -> str:
-    size = show(Literal(abs(bound.offset), type=_step(bound.left.type)))
+    size = show(tree.Literal(abs(bound.offset), type=_step(bound.left.type)))
     offset = f" {'-' if bound.offset < 0 else '+'} {size}" if bound.offset else ""
     return f"{show(bound.left)} {bound.op} {show(bound.right)}{offset}"
 

@@ -14,7 +14,7 @@ from handshake.plan import expr as tree
 from handshake.plan.calendar import read_timestamp
 from handshake.plan.expr import UNBOUND, Expr, check_size, show, walk
 from handshake.plan.fold import fold, fold_node
-from handshake.plan.functions import bind_call
+from handshake.plan.functions.registry import bind_call
 from handshake.plan.types import coerce, common, fail, is_boolean, literal_of, remedy, unify
 from handshake.schema import (
     BOOL,

@@ -11,7 +11,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import ErrorLevel
 from sqlglot.parsers.spark import SparkParser
 
-from handshake.plan.functions import ALIASES, FUNCTIONS
+from handshake.plan.functions.registry import ALIASES, FUNCTIONS
 from handshake.schema import (
     BINARY,
     BOOL,

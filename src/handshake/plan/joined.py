@@ -14,22 +14,10 @@ from sqlglot import exp
 
 from handshake.errors import ExpressionError
 from handshake.kinds import BEST, INNER, JoinKind, kind_of_join
+from handshake.plan import expr as tree
 from handshake.plan.algebra import MEMBER_TIME, Node, WindowJoin
 from handshake.plan.bind import Scope, bind
-from handshake.plan.expr import (
-    And,
-    Arithmetic,
-    Column,
-    Compare,
-    Expr,
-    IsNull,
-    Literal,
-    Name,
-    Or,
-    conjunction,
-    conjuncts,
-    transform,
-)
+from handshake.plan.expr import Expr, conjunction, conjuncts, transform
 from handshake.schema import UNITS, Field, Interval, Schema, Timestamp, finest_unit
 from handshake.windows import TimeWindow, Window, settle_now
 
@@ -133,7 +121,7 @@ class Joined:
         """Turn an expression on the streams into one on the results; a further stream is the right side."""
 
         def flat(e: Expr) -> Expr:
-            if not isinstance(e, Column):
+            if not isinstance(e, tree.Column):
                 return e
             if e.side == len(self.members):
                 return replace(e, side=1)
@@ -192,16 +180,16 @@ class Joined:
 
 
 def _in_window(member: _Member, window: Window) -> Expr:
-    old, new = Name(("l", member.time)), Name(("r", MEMBER_TIME))
-    near = And((
-        Compare("<", new, Arithmetic("+", old, _length(member.window))),
-        Compare("<", old, Arithmetic("+", new, _length(window))),
+    old, new = tree.Name(("l", member.time)), tree.Name(("r", MEMBER_TIME))
+    near = tree.And((
+        tree.Compare("<", new, tree.Arithmetic("+", old, _length(member.window))),
+        tree.Compare("<", old, tree.Arithmetic("+", new, _length(window))),
     ))  # fmt: skip
-    return Or((IsNull(old), near)) if member.nullable else near
+    return tree.Or((tree.IsNull(old), near)) if member.nullable else near
 
 
 def _length(window: Window) -> Expr:
-    return Literal(window.size, type=Interval("ns"))
+    return tree.Literal(window.size, type=Interval("ns"))
 
 
 def _whole(window: Window, unit: str) -> int:

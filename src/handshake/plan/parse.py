@@ -14,7 +14,8 @@ from handshake.errors import ExpressionError, WindowError
 from handshake.plan import expr as tree
 from handshake.plan.dialect import Predicate, sql_text, type_of
 from handshake.plan.expr import Expr
-from handshake.plan.functions import ALIASES, FIELDS, FUNCTIONS
+from handshake.plan.functions.registry import ALIASES, FUNCTIONS
+from handshake.plan.functions.times import FIELDS
 from handshake.plan.reader import NODES, Reader, reads
 from handshake.plan.types import parse_date, parse_time, parse_timestamp
 from handshake.schema import DATE, FLOAT64, STRING, Date, Interval, Months, TimeOfDay, Timestamp, Type
@@ -334,21 +335,16 @@ def _years_and_months(node: exp.Interval, reader: Reader) -> Expr:
     return tree.Literal(-months if found[1] == "-" else months, type=Months(), at=reader.at(node))
 
 
-def _is_suffixed(node: exp.Expr) -> bool:
-    """Return whether a node is a number with a suffix, such as 1L, which sqlglot reads as a cast."""
-    return isinstance(node, exp.TryCast) and isinstance(node.this, exp.Literal) and not node.this.is_string
-
-
 # Logic and comparisons.
 
 
 @reads("this", exp.Neg)
 def _(node: exp.Neg, reader: Reader) -> Expr:
-    if _is_suffixed(node.this):  # the sign belongs to the number: 128Y does not fit, -128Y does
-        number = reader.expr(node.this.this)
-        return tree.Cast(
-            tree.Negate(number, at=number.at), type=_target(node.this, reader), at=reader.at(node)
-        )
+    match node.this:
+        case exp.TryCast(this=exp.Literal(is_string=False) as literal) as suffixed:
+            # sqlglot reads 128Y as a cast. The sign belongs to the number: 128Y does not fit, -128Y does.
+            number, target = reader.expr(literal), _target(suffixed, reader)
+            return tree.Cast(tree.Negate(number, at=number.at), type=target, at=reader.at(node))
     return tree.Negate(reader.expr(node.this), at=reader.at(node))
 
 

@@ -14,7 +14,7 @@ from sqlglot.errors import SqlglotError
 from handshake.errors import ExpressionError
 from handshake.plan.dialect import ARGUMENTS, Predicate, sql_text
 from handshake.plan.expr import Expr, Position, check_size
-from handshake.plan.functions import no_function
+from handshake.plan.functions.registry import no_function
 
 _CLAUSES = {
     "distinct": "SELECT DISTINCT has no meaning on streams without an end; use GROUP BY in a window",
@@ -123,7 +123,9 @@ class Reader:
         """Return the error for a node that cannot be translated."""
         if not isinstance(node, exp.Expr):
             return ExpressionError(f"{node!r} has no meaning in a {self.kind} here")
-        name = node.name if isinstance(node, exp.Anonymous) else self._name(node)
+        name: str | None = node.name if isinstance(node, exp.Anonymous) else None
+        if name is None and "start" in node.meta and "end" in node.meta:
+            name = self.text[node.meta["start"] : node.meta["end"] + 1]
         if isinstance(node, (exp.AggFunc, *_OVER_ROWS)):
             what = f"{name}()" if name and isinstance(node, exp.AggFunc) else repr(sql_text(node))
             why = f"{what} is computed from many rows; a {self.kind} sees one pair of rows at a time"
@@ -141,12 +143,6 @@ class Reader:
         else:
             why = f"{sql_text(node)!r} has no meaning in a {self.kind} here"
         return self.error(why, node)
-
-    def _name(self, node: exp.Expr) -> str | None:
-        """Return the name of a function in the text."""
-        if "start" not in node.meta or "end" not in node.meta:
-            return None
-        return self.text[node.meta["start"] : node.meta["end"] + 1]
 
     def syntax_error(self, error: SqlglotError) -> ExpressionError:
         unclosed = re.search(r"Missing (\S+) from \d+:(\d+)", f"{error} {error.__cause__}")

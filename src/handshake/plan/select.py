@@ -10,20 +10,9 @@ from sqlglot import exp
 
 from handshake.errors import ExpressionError, SchemaError, suggest
 from handshake.kinds import INNER
+from handshake.plan import algebra
 from handshake.plan.aggregates import check_sortable
-from handshake.plan.algebra import (
-    LONGEST,
-    POSITIONS,
-    Aggregate,
-    Concat,
-    Group,
-    Node,
-    Ordering,
-    Parameter,
-    Project,
-    Session,
-    Windowing,
-)
+from handshake.plan.algebra import LONGEST, POSITIONS, Node
 from handshake.plan.asof import comparison_of_times, window_of_matches
 from handshake.plan.assemble import Fresh, add_filter, append_column
 from handshake.plan.bind import Scope, bind, bind_value
@@ -138,8 +127,8 @@ class SelectPlanner:
             )  # fmt: skip
         window = self._windows.sliding(item.slide, item.node)
         clock = item.node.clock if window.kind == "time" else POSITIONS
-        x = Parameter("x", item.node.schema, clock)
-        return Windowing(item.node, "x", self._body(item, x), window)
+        x = algebra.Parameter("x", item.node.schema, clock)
+        return algebra.Windowing(item.node, "x", self._body(item, x), window)
 
     def _plan_sessions(self, item: Item) -> Node:
         """Compute the keys of groups below the window: each group has sessions of its own."""
@@ -147,8 +136,8 @@ class SelectPlanner:
         gap = self._windows.gap(item.slide, item.node)
         node, keys = self._keys(item.node, _scope_of((item.schema,)))
         self._known_keys = keys
-        x = Parameter("x", node.schema, node.clock)
-        return Windowing(node, "x", self._body(item, x), Session(gap, tuple(keys.values())))
+        x = algebra.Parameter("x", node.schema, node.clock)
+        return algebra.Windowing(node, "x", self._body(item, x), algebra.Session(gap, tuple(keys.values())))
 
     def _body(self, item: Item, node: Node) -> Node:
         scope = _scope_of((item.schema,))
@@ -245,7 +234,7 @@ class SelectPlanner:
             _check_held(node, column, written)
             columns.append((name, column))
         same = tuple((name, name) for name in node.schema.names)
-        return node if tuple(columns) == same else Project(node, tuple(columns))
+        return node if tuple(columns) == same else algebra.Project(node, tuple(columns))
 
     # Aggregates.
 
@@ -254,8 +243,8 @@ class SelectPlanner:
         node, calls = self._arguments(node, scope)
         names = self._result_names(listed, keys.values())
         if keys:
-            body = self._aggregates(Parameter("y", node.schema, node.clock), calls, names)
-            result: Node = Group(node, "y", body, tuple(keys.values()))
+            body = self._aggregates(algebra.Parameter("y", node.schema, node.clock), calls, names)
+            result: Node = algebra.Group(node, "y", body, tuple(keys.values()))
         else:
             result = self._aggregates(node, calls, names)
         self._fresh.take(result.schema.names)
@@ -291,9 +280,9 @@ class SelectPlanner:
             raise self._reader.error("a column stands twice in GROUP BY; give it once", group)
         return node, keys
 
-    def _arguments(self, node: Node, scope: Scope) -> tuple[Node, dict[AggregateCall, Aggregate]]:
+    def _arguments(self, node: Node, scope: Scope) -> tuple[Node, dict[AggregateCall, algebra.Aggregate]]:
         """Append what aggregates read; return each of them, without its input and its name."""
-        calls: dict[AggregateCall, Aggregate] = {}
+        calls: dict[AggregateCall, algebra.Aggregate] = {}
         for call in self._reader_noted:
             what, fields, order, where = f"{call.function}()", [], [], None
             for expr in call.arguments:
@@ -301,11 +290,11 @@ class SelectPlanner:
                 fields.append(column)
             for key in call.order:
                 node, column = self._argument(node, scope, key.expr, f"ORDER BY of {what}")
-                order.append(Ordering(column, key.descending, key.nulls_first))
+                order.append(algebra.Ordering(column, key.descending, key.nulls_first))
             condition = Literal(True) if call.where is None else bind(call.where, scope)
             if not (isinstance(condition, Literal) and condition.value is True):
                 node, where = append_column(node, condition, self._fresh)
-            calls[call] = Aggregate(
+            calls[call] = algebra.Aggregate(
                 node, "", call.function, tuple(fields), call.constants, where, tuple(order), call.distinct
             )
             self._check_call(calls[call], call)
@@ -319,7 +308,7 @@ class SelectPlanner:
         _check_held(node, column, written)
         return node, column
 
-    def _check_call(self, made: Aggregate, call: AggregateCall) -> None:
+    def _check_call(self, made: algebra.Aggregate, call: AggregateCall) -> None:
         """Refuse arguments of the wrong type."""
         types, what = made.input.schema, f"{call.function}()"
         try:
@@ -345,12 +334,12 @@ class SelectPlanner:
         return names
 
     def _aggregates(
-        self, node: Node, calls: dict[AggregateCall, Aggregate], names: dict[AggregateCall, str]
+        self, node: Node, calls: dict[AggregateCall, algebra.Aggregate], names: dict[AggregateCall, str]
     ) -> Node:
         parts = [replace(made, input=node, name=names[call]) for call, made in calls.items()]
         if not parts:  # keys alone: a group is there when a tuple is
-            parts = [Aggregate(node, self._fresh(), "count")]
-        return parts[0] if len(parts) == 1 else Concat(tuple(parts))
+            parts = [algebra.Aggregate(node, self._fresh(), "count")]
+        return parts[0] if len(parts) == 1 else algebra.Concat(tuple(parts))
 
     # Several streams.
 

@@ -8,22 +8,11 @@ from functools import singledispatch
 from typing import Any
 
 from handshake.kinds import INNER
-from handshake.plan.algebra import (
-    Apply,
-    Group,
-    Node,
-    Parameter,
-    Project,
-    Select,
-    Sliding,
-    Union,
-    Windowing,
-    WindowJoin,
-    chain,
-    rebuild,
-)
+from handshake.plan import algebra
+from handshake.plan import expr as tree
+from handshake.plan.algebra import Node, chain, rebuild
 from handshake.plan.assemble import Fresh, add_filter, column_of, keep_columns, substitute
-from handshake.plan.expr import Column, Expr, Literal, columns_of, conjunction, conjuncts, sides, transform
+from handshake.plan.expr import Expr, columns_of, conjunction, conjuncts, sides, transform
 from handshake.schema import BOOL
 
 
@@ -34,11 +23,11 @@ def push_down_filters(node: Node) -> Node:
 
 def _push(node: Node) -> Node:
     match node:
-        case Select(input=below, field=field):
+        case algebra.Select(input=below, field=field):
             return _sink(below, column_of(below, field))
-        case WindowJoin():
+        case algebra.WindowJoin():
             return _into_inputs(node)
-        case Windowing():
+        case algebra.Windowing():
             return _out_of_window(node)
     return node
 
@@ -57,37 +46,37 @@ def _sink(node: Any, condition: Expr) -> Node:
 
 
 @_sink.register
-def _(node: Project, condition: Expr) -> Node:
+def _(node: algebra.Project, condition: Expr) -> Node:
     names = {new: column_of(node.input, old) for new, old in node.columns}
     return replace(node, input=_sink(node.input, substitute(condition, dict(names))))
 
 
 @_sink.register
-def _(node: Apply, condition: Expr) -> Node:
+def _(node: algebra.Apply, condition: Expr) -> Node:
     below = substitute(condition, {node.name: node.operation})
-    if isinstance(below, Literal):
+    if isinstance(below, tree.Literal):
         return node if below.value is True else _put_here(node, condition)
     return replace(node, input=_sink(node.input, below))
 
 
 @_sink.register
-def _(node: Select, condition: Expr) -> Node:
+def _(node: algebra.Select, condition: Expr) -> Node:
     return replace(node, input=_sink(node.input, condition))
 
 
 @_sink.register
-def _(node: Union, condition: Expr) -> Node:
-    return Union(tuple(_sink(child, condition) for child in node.inputs))
+def _(node: algebra.Union, condition: Expr) -> Node:
+    return algebra.Union(tuple(_sink(child, condition) for child in node.inputs))
 
 
 @_sink.register
-def _(node: Windowing, condition: Expr) -> Node:
+def _(node: algebra.Windowing, condition: Expr) -> Node:
     """Filter the results inside the window."""
     return _out_of_window(replace(node, body=_sink(node.body, condition)))
 
 
 @_sink.register
-def _(node: Group, condition: Expr) -> Node:
+def _(node: algebra.Group, condition: Expr) -> Node:
     """Push conditions on keys below the grouping."""
     on_keys, others = list[Expr](), list[Expr]()
     for part in conjuncts(condition):
@@ -100,17 +89,17 @@ def _(node: Group, condition: Expr) -> Node:
 
 
 @_sink.register
-def _(node: WindowJoin, condition: Expr) -> Node:
+def _(node: algebra.WindowJoin, condition: Expr) -> Node:
     """Add the condition to that of an inner join; of others, push parts on a side that is never NULL."""
     if node.kind != INNER:
         return _below_kind(node, condition)
     on = transform(condition, _read_inputs(node))
     parts = (*conjuncts(node.on), *conjuncts(on))
-    wanted = tuple(part for part in parts if not (isinstance(part, Literal) and part.value is True))
+    wanted = tuple(part for part in parts if not (isinstance(part, tree.Literal) and part.value is True))
     return _into_inputs(replace(node, on=conjunction(wanted)))
 
 
-def _below_kind(node: WindowJoin, condition: Expr) -> Node:
+def _below_kind(node: algebra.WindowJoin, condition: Expr) -> Node:
     """Push parts of a condition below a join that is not an inner join.
 
     Dropping a row before the join, instead of its results, is the same if every result has such a row: so
@@ -130,23 +119,23 @@ def _below_kind(node: WindowJoin, condition: Expr) -> Node:
     return _put_here(below, conjunction(tuple(staying))) if staying else below
 
 
-def _read_inputs(node: WindowJoin) -> Callable[[Expr], Expr]:
+def _read_inputs(node: algebra.WindowJoin) -> Callable[[Expr], Expr]:
     """Return the function that turns columns of results into those of inputs."""
     names = {
-        f"{name}.{f.name}": Column(side, f.name, type=f.type, shown=f"{name}.{f.name}")
+        f"{name}.{f.name}": tree.Column(side, f.name, type=f.type, shown=f"{name}.{f.name}")
         for side, (name, child) in enumerate(zip(node.names, node.inputs, strict=True))
         for f in child.schema
     }
-    return lambda e: names[e.name] if isinstance(e, Column) else e
+    return lambda e: names[e.name] if isinstance(e, tree.Column) else e
 
 
-def _counts(node: WindowJoin, side: int) -> bool:
+def _counts(node: algebra.WindowJoin, side: int) -> bool:
     """Return whether the window of a side counts rows, also those that a filter would drop."""
     window = node.windows[side]
     return window is not None and window.counted
 
 
-def _into_inputs(node: WindowJoin) -> Node:
+def _into_inputs(node: algebra.WindowJoin) -> Node:
     """Push conditions on one input below the join.
 
     They stay if a tuple window counts the dropped rows, and if rows without a match are results: there, the
@@ -167,23 +156,27 @@ def _into_inputs(node: WindowJoin) -> Node:
             staying.append(part)
     if len(staying) == len(conjuncts(node.on)):
         return node
-    on = conjunction(tuple(staying)) if staying else Literal(True, type=BOOL)
+    on = conjunction(tuple(staying)) if staying else tree.Literal(True, type=BOOL)
     return replace(node, inputs=tuple(inputs), on=on)
 
 
 def _alone(expr: Expr) -> Expr:
-    return transform(expr, lambda e: replace(e, side=0) if isinstance(e, Column) else e)
+    return transform(expr, lambda e: replace(e, side=0) if isinstance(e, tree.Column) else e)
 
 
-def _out_of_window(node: Windowing) -> Node:
+def _out_of_window(node: algebra.Windowing) -> Node:
     """Push a filter below a time window if empty windows produce no row."""
-    if not isinstance(node.window, Sliding) or node.window.kind != "time" or node.window.offset is None:
+    if (
+        not isinstance(node.window, algebra.Sliding)
+        or node.window.kind != "time"
+        or node.window.offset is None
+    ):
         return node  # these windows depend on the rows that the filter drops
     body, above = chain(node.body)
-    if isinstance(body, Group):
+    if isinstance(body, algebra.Group):
         condition, before = _lift(body.input)
         made: Node = replace(body, input=before)
-    elif isinstance(body, Parameter) and above:
+    elif isinstance(body, algebra.Parameter) and above:
         condition, made = _lift(node.body)
         above = []
     else:
@@ -197,10 +190,10 @@ def _out_of_window(node: Windowing) -> Node:
 
 def _lift(node: Node) -> tuple[Expr | None, Node]:
     """Return the conditions of a chain in terms of the window's rows, and the chain without selections."""
-    if not isinstance(node, (Project, Select, Apply)):
+    if not isinstance(node, (algebra.Project, algebra.Select, algebra.Apply)):
         return None, node
     condition, below = _lift(node.input)
-    if isinstance(node, Select):
+    if isinstance(node, algebra.Select):
         own = _in_terms(node.input, node.field)
         if own is not None:
             return own if condition is None else conjunction((*conjuncts(condition), *conjuncts(own))), below
@@ -210,14 +203,14 @@ def _lift(node: Node) -> tuple[Expr | None, Node]:
 def _in_terms(node: Node, name: str) -> Expr | None:
     """Express a column of a chain by the columns of the parameter below it."""
     expr: Expr = column_of(node, name)
-    while not isinstance(node, Parameter):
+    while not isinstance(node, algebra.Parameter):
         match node:
-            case Apply(input=below, name=called, operation=operation):
+            case algebra.Apply(input=below, name=called, operation=operation):
                 expr = substitute(expr, {called: operation})
-            case Project(input=below, columns=columns):
+            case algebra.Project(input=below, columns=columns):
                 names = {new: column_of(below, old) for new, old in columns}
                 expr = substitute(expr, dict(names))
-            case Select(input=below):
+            case algebra.Select(input=below):
                 pass
             case _:
                 return None
