@@ -430,10 +430,6 @@ def _check_value(name: str, value: Any) -> None:
         raise UnsupportedError(f"{name} is {wanted}{least}; {value!r} was given")
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
 def _is_above_0(value: Any) -> bool:
     number = isinstance(value, Real) and not isinstance(value, bool)
     return number and value > 0 and math.isfinite(value)
@@ -445,7 +441,7 @@ def _is_texts(value: Any) -> bool:
 
 _KINDS: Mapping[Any, tuple[Callable[[Any], bool], str]] = {
     bool: (lambda value: isinstance(value, bool), "True or False"),
-    int: (_is_whole, "a whole number"),
+    int: (lambda value: isinstance(value, Integral) and not isinstance(value, bool), "a whole number"),
     float: (_is_above_0, "a number above 0"),
     str: (lambda value: isinstance(value, str), "a text"),
     Path: (lambda value: isinstance(value, Path), "a path"),

@@ -7,7 +7,7 @@ its number; numbers change only when sessions have closed or merged.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -55,19 +55,6 @@ class Sessions:
         return ranks
 
 
-class SessionStore(Protocol):
-    """A store of the rows of open sessions."""
-
-    def add(self, chunk: Chunk, sessions: Array) -> None:
-        """Add rows, each with the number of its session."""
-
-    def close(self, sessions: Sessions, count: int) -> Results:
-        """Compute these sessions out of `count`; results say which of them they belong to, by place."""
-
-    def renumber(self, numbers: Array, count: int) -> None:
-        """Give sessions new numbers below `count`, or -1 to forget them; merged ones get the same."""
-
-
 class SessionRows:
     """A store of rows; the sub-plan runs on the rows of each session."""
 
@@ -76,7 +63,7 @@ class SessionRows:
         self._pieces: list[tuple[Chunk, Array]] = []
 
     def add(self, chunk: Chunk, sessions: Array) -> None:
-        """Store rows with their sessions; pieces of similar size are merged."""
+        """Store rows, each with the number of its session; pieces of similar size are merged."""
         if not chunk.rows:
             return
         self._pieces.append((Chunk(chunk.columns, chunk.rows), sessions))
@@ -85,7 +72,7 @@ class SessionRows:
             self._pieces[-2:] = [(concat_chunks([a, b]), np.concatenate([left, right]))]
 
     def close(self, sessions: Sessions, count: int) -> Results:
-        """Run the sub-plan on these sessions."""
+        """Run the sub-plan on these sessions out of `count`; results name them by their places."""
         ranks = sessions.ranks(count)
         found, places = [Chunk(empty(self._node.input.schema), 0)], [np.empty(0, np.int64)]
         for chunk, own in self._pieces:
@@ -101,8 +88,8 @@ class SessionRows:
         result = self._body.run(given, sessions.starts, sessions.ends)
         return Results(result.columns, result.origin[result.of])
 
-    def renumber(self, numbers: Array, count: int) -> None:
-        """Renumber the sessions of rows, and drop rows of closed ones."""
+    def renumber(self, numbers: Array) -> None:
+        """Renumber the sessions of rows; -1 drops the rows of a session, merged ones get the same number."""
         left: list[tuple[Chunk, Array]] = []
         for chunk, own in self._pieces:
             new = numbers[own]
@@ -176,8 +163,8 @@ class SessionStates:
         columns = self._body.columns(values, sessions.starts[rows], sessions.ends[rows])
         return self._body.finish({**keys, **columns}, rows)
 
-    def renumber(self, numbers: Array, count: int) -> None:
-        """Renumber sessions, and drop closed ones."""
+    def renumber(self, numbers: Array) -> None:
+        """Renumber sessions; -1 drops one, merged ones get the same number."""
         first, *others = self._pieces
         self._pieces = [first]
         for piece in others:
@@ -198,7 +185,7 @@ def _dense(sessions: Array) -> tuple[Array, Array]:
 class SessionOperator:
     """The operator of a session window; results depend on stamps, not on how the stream is cut."""
 
-    def __init__(self, node: Windowing, store: SessionStore) -> None:
+    def __init__(self, node: Windowing, store: SessionRows | SessionStates) -> None:
         assert isinstance(node.window, Session)
         self._node, self._store, self._keys = node, store, node.window.keys
         self._reach = node.window.gap // UNITS[node.clock.unit] + 1
@@ -281,7 +268,7 @@ class SessionOperator:
         """Number the sessions that are left, and link them again."""
         numbers = np.full(len(self._starts), -1, np.int64)
         numbers[left] = np.arange(len(left))
-        self._store.renumber(numbers if owner is None else numbers[owner], len(left))
+        self._store.renumber(numbers if owner is None else numbers[owner])
         self._groups, self._starts, self._lasts, self._births = (
             array[left] for array in (self._groups, self._starts, self._lasts, self._births)
         )

@@ -91,10 +91,6 @@ def whole_weights(constants: tuple[Constant, ...]) -> tuple[tuple[int, ...], int
     return tuple(int(number.scaleb(scale)) for number in numbers), scale
 
 
-def _integer(argument: Argument) -> Type:
-    return INT64
-
-
 def _clock(argument: Argument) -> Type:
     return argument.clock
 
@@ -207,7 +203,7 @@ def _text(argument: Argument) -> Type:
 
 
 _FUNCTIONS = (
-    AggregateFunction("count", _integer, "algebraic", arguments=None),
+    AggregateFunction("count", lambda argument: INT64, "algebraic", arguments=None),
     AggregateFunction("count_if", _truth("count_if", INT64), "algebraic"),
     AggregateFunction("sum", _numeric("sum", _sum_type), "algebraic"),
     AggregateFunction("avg", _numeric("avg", _finer(4)), "algebraic", aliases=("mean",)),

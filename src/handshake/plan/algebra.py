@@ -123,11 +123,19 @@ class Demux:
 
 
 @dataclass(frozen=True)
-class Source(Node):
-    """An input stream as declared."""
-
+class _Leaf(Node):
     name: str
     fields: Schema
+
+    @property
+    def schema(self) -> Schema:
+        return self.fields
+
+
+@dataclass(frozen=True)
+class Source(_Leaf):
+    """An input stream as declared."""
+
     time: str | None = None
     """The column with the tuples' times; None: they are stamped when they arrive."""
     ticks: Clock = ARRIVAL
@@ -136,25 +144,15 @@ class Source(Node):
     demux: Demux | None = None
 
     @property
-    def schema(self) -> Schema:
-        return self.fields
-
-    @property
     def clock(self) -> Clock:
         return self.ticks
 
 
 @dataclass(frozen=True)
-class Parameter(Node):
+class Parameter(_Leaf):
     """The input of a sub-plan: the rows of one window, or of one group."""
 
-    name: str
-    fields: Schema
     ticks: Clock
-
-    @property
-    def schema(self) -> Schema:
-        return self.fields
 
     @property
     def clock(self) -> Clock:

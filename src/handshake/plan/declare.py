@@ -153,17 +153,15 @@ def _check_times(
         return
     for other in known.values():
         same = (other.time, other.clock) in ((None, ARRIVAL), (source.time, source.clock))
-        if other.demux is not None and not same and _may_share(source.demux, other.demux):
+        a, b = source.demux, other.demux
+        if b is None or same or a.stream != b.stream:
+            continue
+        if a.field != b.field or not set(a.values).isdisjoint(b.values):  # both may claim the same tuple
             raise reader.error(
                 f"a tuple of {source.demux.stream} may be one of {other.name} and of {source.name}, which "
                 f"have times of their own; declare TIMESTAMP BY for {source.demux.stream}",
                 node,
             )
-
-
-def _may_share(a: Demux, b: Demux) -> bool:
-    """Return whether two streams may claim the same tuple."""
-    return a.stream == b.stream and (a.field != b.field or not set(a.values).isdisjoint(b.values))
 
 
 def _read_demux(condition: exp.Expr, mux: Source, reader: StatementReader) -> Demux:

@@ -235,7 +235,7 @@ def join_many(
     """Return the join of any number of streams: `Column.side` of the predicate is a stream's number."""
     keys: Sequence[str | None] = times or [None] * len(streams)
     clocks = [[row[k] if k else None for row in rows] for rows, k in zip(streams, keys, strict=True)]
-    order = _by_time(clocks) if times else _taking_turns(clocks)
+    order = _in_order(clocks, bool(times))
     timed = any(w is not None and w.kind == "time" for w in windows)
     accepted, late, no_time = accept(order if arrivals is None else arrivals, clocks, timed, lateness)
     pairs: list[tuple[int, ...]] = []
@@ -247,15 +247,12 @@ def join_many(
     return Result(pairs, len(late), no_time, frozenset(late))
 
 
-def _by_time(clocks: list[list[int | None]]) -> list[tuple[int, int]]:
-    """Order by time, ties by stream, then in row order; those without a time come last."""
+def _in_order(clocks: list[list[int | None]], timed: bool) -> list[tuple[int, int]]:
+    """Order by time, ties by stream, then by row, rows without a time last; without times, take turns."""
     every = [(n, i) for n, clock in enumerate(clocks) for i in range(len(clock))]
+    if not timed:
+        return sorted(every, key=lambda at: at[::-1])
     return sorted(every, key=lambda at: (math.inf if (t := clocks[at[0]][at[1]]) is None else t, at))
-
-
-def _taking_turns(clocks: list[list[int | None]]) -> list[tuple[int, int]]:
-    every = [(i, n) for n, clock in enumerate(clocks) for i in range(len(clock))]
-    return [(n, i) for i, n in sorted(every)]
 
 
 def accept(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -239,7 +239,8 @@ class Script:
                 steps.repeat()
             else:
                 steps.run([{"left": step.left, "right": step.right} for step in parts])
-        return Outcome(steps.results, _observed_late(steps.progress.values(), given["name"]))
+        reports = (observed_figures(each).get(given["name"], {}) for each in steps.progress.values())
+        return Outcome(steps.results, sum(figures.get("late") or 0 for figures in reports))
 
 
 def scramble(
@@ -356,11 +357,6 @@ def _between_restarts(steps: Sequence[_Step]) -> Iterator[list[_Step] | None]:
             yield None
     if part:
         yield part
-
-
-def _observed_late(progress: Iterable[Any], name: str) -> int:
-    reports = (observed_figures(report).get(name, {}) for report in progress)
-    return sum(figures.get("late") or 0 for figures in reports)
 
 
 def _micro_batches(

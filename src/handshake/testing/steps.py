@@ -43,7 +43,10 @@ class SparkSteps:
         self, spark: Any, build: Callable[..., Any], streams: Mapping[str, Any], folder: str | Path
     ) -> None:
         self._spark, self._build, self._folder = spark, build, Path(folder)
-        self._kinds = {name: _arrow_schema(spark, schema) for name, schema in streams.items()}
+        self._kinds = {
+            name: each if isinstance(each, pa.Schema) else spark.createDataFrame([], each).toArrow().schema
+            for name, each in streams.items()
+        }
         self._schemas = {name: _spark_schema(schema) for name, schema in streams.items()}
         self._files, self._start = 0, time.time() - _AGE
         self.batches: dict[int, pa.Table] = {}
@@ -175,7 +178,3 @@ def _spark_schema(schema: Any) -> Any:
         return schema
     types = spark_module("types")
     return types.spark_schema(pa.schema([(field.name, types.carrier(field.type)) for field in schema]))
-
-
-def _arrow_schema(spark: Any, schema: Any) -> pa.Schema:
-    return schema if isinstance(schema, pa.Schema) else spark.createDataFrame([], schema).toArrow().schema
