@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from pyarrow import parquet
 
 from handshake.errors import InputError
 from handshake.io import read, sink_for
+from handshake.io.csv_files import CsvWriter
 
 KNOWN = (
     "known are .parquet, .pq, .arrow, .feather, .arrows, .ipc, .csv, .tsv, .jsonl, .ndjson, .jsonlines, "
@@ -191,6 +193,23 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
         fail()
     assert os.listdir(tmp_path) == [name]
     assert (tmp_path / name).read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_writer_is_closed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    closed: list[str] = []
+    close = CsvWriter.close
+
+    def note(self: CsvWriter) -> None:
+        closed.append("once")
+        close(self)
+
+    monkeypatch.setattr(CsvWriter, "close", note)
+    with contextlib.suppress(RuntimeError), sink_for(tmp_path / "t.csv", ROWS.schema) as sink:
+        sink.write(ROWS.to_batches()[0])
+        if fails:
+            raise RuntimeError
+    assert closed == ["once"]
 
 
 def test_a_file_keeps_its_permissions_and_a_link_its_place(tmp_path: Path) -> None:

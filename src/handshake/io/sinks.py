@@ -61,11 +61,13 @@ def sink_for(path: str | Path, schema: pa.Schema) -> Iterator[Sink]:
     with contextlib.ExitStack() as stack:
         with _errors_of(name):
             writer = form.open_writer(stack.enter_context(place), schema)
-        stack.callback(_close_quietly, writer)
+        failure = stack.enter_context(contextlib.ExitStack())
+        failure.callback(_close_quietly, writer)
         sink = Sink(writer, schema, name, gathered)
         yield sink
         with _errors_of(name):
             sink.flush()
+            failure.pop_all()  # a writer is closed once, since that may write a footer
             writer.close()
             stack.close()
 
