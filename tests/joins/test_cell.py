@@ -17,7 +17,7 @@ from handshake.errors import HandshakeError, UnsupportedError
 from handshake.io.frames import conform
 from handshake.joins.arrangements.cell.cell import Cell
 from handshake.joins.arrangements.cell.cost import UNIT_BLOCK, CostModel, cost_model
-from handshake.joins.arrangements.cell.partition import Partition
+from handshake.joins.arrangements.cell.partition import deal
 from handshake.joins.arrangements.crew import Load
 from handshake.joins.arrangements.three_step import ThreeStep
 from handshake.joins.join import prepare
@@ -35,52 +35,28 @@ NUMBERS = pa.schema([("x", pa.int64())])
 # The partition (4.1.2).
 
 
-def check_equation_2(partition: Partition, windows: list[int]) -> None:
-    """`windows` has the oldest first; core 0 begins at the newest."""
-    assert partition.size == len(windows)
-    low, extra = divmod(len(windows), partition.cores)
-    newest_first, at = windows[::-1], 0
-    for core in range(partition.cores):
-        count = low + 1 if core < extra else low  # ceil(B/N) if j <= B mod N, else floor(B/N)
-        assert partition.counts[core] == count
-        assert windows[partition.run(core)][::-1] == newest_first[at : at + count]
-        at += count
-
-
 @settings(EXAMPLES, max_examples=150)
-@given(
-    cores=st.integers(1, 9),
-    before=st.integers(0, 2_000),
-    changes=st.lists(st.sampled_from(("add", "add", "expire", "merge", "resize")), max_size=60),
-)
-def test_the_partition_obeys_equation_2_in_steps_of_the_number_of_cores(cores, before, changes):
-    windows = list(range(before))
-    partition = Partition(cores, size=before)
-    check_equation_2(partition, windows)
-    for number, change in enumerate(changes):
-        steps = partition.steps
-        if change == "add":
-            windows.append(before + number)
-            partition.add()
-        elif change == "expire" and windows:
-            windows.pop(0)
-            partition.remove_oldest()
-        elif change == "merge" and len(windows) > 1:
-            windows[-2:] = [before + number]
-            partition.merge_newest()
-        elif change == "resize":
-            partition.resize(number % 9 + 1)
-        assert partition.steps - steps <= 2 * partition.cores
-        check_equation_2(partition, windows)
+@given(size=st.integers(0, 2_000), cores=st.integers(1, 9))
+def test_runs_obey_equation_2(size, cores):
+    low, extra = divmod(size, cores)
+    newest_first, at = list(range(size))[::-1], 0
+    runs = deal(size, cores)
+    assert len(runs) == cores
+    for core, run in enumerate(runs):
+        count = low + 1 if core < extra else low  # ceil(B/N) if j <= B mod N, else floor(B/N)
+        assert list(range(size))[run][::-1] == newest_first[at : at + count]
+        at += count
+    assert at == size
 
 
 def test_the_example_of_figure_5():
-    partition = Partition(4, size=6)
-    assert (partition.counts, partition.starts) == ([2, 2, 1, 1], [5, 3, 1, 0])
-    partition.add()
-    assert (partition.counts, partition.starts) == ([2, 2, 2, 1], [6, 4, 2, 0])
-    partition.remove_oldest()
-    assert (partition.counts, partition.starts) == ([2, 2, 1, 1], [6, 4, 2, 1])
+    """Basic windows are numbered as they come; one comes, then the oldest goes."""
+    windows = [0, 1, 2, 3, 4, 5]
+    assert [windows[run] for run in deal(6, 4)] == [[4, 5], [2, 3], [1], [0]]
+    windows.append(6)
+    assert [windows[run] for run in deal(7, 4)] == [[5, 6], [3, 4], [1, 2], [0]]
+    del windows[0]
+    assert [windows[run] for run in deal(6, 4)] == [[5, 6], [3, 4], [2], [1]]
 
 
 # Basic-window size (6).

@@ -104,7 +104,7 @@ class Tuning:
     """Batches of this many tuples are shared by all cores."""
     dealt_seconds: float = 0.005
     """Batches with this much compiled work are shared, too; with less, threads would wait for each other."""
-    dealt_window: int = 2048
+    dealt_window: int = 1024
     """Basic windows that cores share are not made smaller than this for the sake of sharing."""
     dealt_methods: tuple[str, ...] = ("scan",)
     """Access methods whose basic windows are shared; with others, cores share the input.

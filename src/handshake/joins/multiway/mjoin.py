@@ -33,7 +33,7 @@ from handshake.joins.multiway.explain import explain_many
 from handshake.joins.multiway.order import Order, best_order, cost_order
 from handshake.joins.multiway.spec import ManySpec, StepSpec
 from handshake.joins.multiway.stats import Statistics
-from handshake.joins.multiway.step import DealtWindow, StepCore
+from handshake.joins.multiway.step import StepCore, StepWindow
 from handshake.joins.pieces import coalesce
 from handshake.kernels.evaluate import holds
 
@@ -101,7 +101,7 @@ class MJoin(RunningJoin):
         self.driver = ManyDriver(self.spec, self.lateness, self.on_late)
         self.statistics = Statistics(self.spec)
         self.orders = [best_order(k, self.spec, self.statistics) for k in range(len(self.spec.streams))]
-        self._windows: dict[int, DealtWindow] = {}
+        self._windows: dict[int, StepWindow] = {}
         self._keys: dict[Key, None] = {}
         self._steps: list[dict[Key, StepCore]] = [{} for _ in range(self.cores)]
         self._results = [0] * self.cores
@@ -124,7 +124,7 @@ class MJoin(RunningJoin):
 
     def _arrange(self) -> None:
         """Have the windows that the orders need, and no others."""
-        needed: dict[int, DealtWindow] = {}
+        needed: dict[int, StepWindow] = {}
         keys = dict.fromkeys(key for order in self.orders for key in _route(order))
         self._keys = self._keys | keys  # a new value: another thread may read the metrics
         for key in keys:
@@ -140,16 +140,15 @@ class MJoin(RunningJoin):
                 if key not in steps:
                     steps[key] = StepCore(self.spec, self.spec.step(*key), self._go_on)
 
-    def _make_window(self, step: StepSpec) -> DealtWindow:
+    def _make_window(self, step: StepSpec) -> StepWindow:
         """Return a window for a step, filled from another window of the same stream."""
-        window = DealtWindow(step, self.cores)
-        window.partition.resize(self.active)
+        window = StepWindow(step, self.cores, self.active)
         held = self._any_window(step.target)
         for batch in held.tuples() if held is not None else ():
-            window.insert(batch)
+            window.add(batch)
         return window
 
-    def _any_window(self, k: int) -> DealtWindow | None:
+    def _any_window(self, k: int) -> StepWindow | None:
         return next((window for window in list(self._windows.values()) if window.step.target == k), None)
 
     def tuples(self, k: int) -> Iterator[pa.RecordBatch]:
@@ -163,7 +162,7 @@ class MJoin(RunningJoin):
         for window in self._windows.values():
             if window.step.target == k:
                 for batch in batches:
-                    window.insert(batch)
+                    window.add(batch)
 
     def foresee(self, samples: Sequence[pa.RecordBatch], rows: Sequence[int]) -> None:
         """Plan, before the first push, by some tuples of each stream and by how many a window will hold."""
@@ -255,7 +254,7 @@ class MJoin(RunningJoin):
         yield from self._search(stream, stamped, came)
         for window in self._windows.values():
             if window.step.target == stream:
-                window.insert(stamped)
+                window.add(stamped)
         self.expire()
         if self.crew is not None:
             yield from self.crew.ready()
@@ -283,7 +282,7 @@ class MJoin(RunningJoin):
             yield found
 
     def _deal(
-        self, step: StepCore, piece: BasicWindow, window: DealtWindow
+        self, step: StepCore, piece: BasicWindow, window: StepWindow
     ) -> Iterator[tuple[int, Outer, tuple[BasicWindow, ...]]]:
         """Assign work to cores: each core searches its run of the window with the whole piece (7.1).
 
@@ -294,8 +293,8 @@ class MJoin(RunningJoin):
             yield self._least_busy(), step.core.outer(piece), window.whole()
         elif window.is_dealt and len(window.segment.windows) >= 2 * self.active:
             outer = step.core.outer(piece).prepare()
-            for core in range(self.active):
-                yield core, outer, window.run(core)
+            for core, run in enumerate(window.runs()):
+                yield core, outer, run
         else:
             for core in range(self.active):
                 start, stop = (piece.rows * n // self.active for n in (core, core + 1))
@@ -316,7 +315,7 @@ class MJoin(RunningJoin):
             self.active = cores
             crew.resize(cores)
             for window in self._windows.values():
-                window.partition.resize(cores)
+                window.cores = cores
 
     def _is_large(self, piece: BasicWindow) -> bool:
         """Return whether a piece is worth sharing, by its size and the work of those before it."""
@@ -342,7 +341,7 @@ class MJoin(RunningJoin):
         for window in self._windows.values():
             oldest = self.driver.oldest(window.step.target)
             if oldest is not None:
-                self.expired += window.expire(oldest)
+                self.expired += window.segment.expire(oldest)
 
     def close(self) -> None:
         """Stop; all threads end."""

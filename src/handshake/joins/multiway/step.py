@@ -9,79 +9,43 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.joins.arrangements.cell.partition import Partition
+from handshake.joins.arrangements.cell.partition import DealtWindow
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore, Outer
-from handshake.joins.driver import Driver, add_columns
+from handshake.joins.driver import add_columns, derive_columns, matchable
 from handshake.joins.multiway.spec import FIRST, SECOND, ManySpec, StepSpec
 from handshake.joins.pieces import pieces
 from handshake.joins.segment import Segment
+from handshake.joins.spec import SideSpec
 from handshake.schema import concat_batches
 
 Array = np.ndarray[Any, Any]
 _HIGHEST = np.iinfo(np.int64).max
-_RUNS = 8
-"""Basic windows that a core should have at least."""
 
 
-@dataclass
-class DealtWindow:
-    """A window of one stream, clustered in one way, and whose basic windows are whose (CellJoin 4.1.2)."""
+class StepWindow(DealtWindow):
+    """A window of one stream, clustered for a step."""
 
-    step: StepSpec
-    cores: int
-    segment: Segment = field(init=False)
-    partition: Partition = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.segment = Segment(self.step.spec, 1)
-        self.partition = Partition(self.cores)
-        self._driver = Driver(self.step.spec)
-        self._smallest = self.step.spec.tuning.dealt_window
+    def __init__(self, step: StepSpec, cores: int, active: int) -> None:
+        """Make an empty window that the first `active` of the cores search."""
+        tuning = step.spec.tuning
+        is_dealt = cores > 1 and step.spec.method in tuning.dealt_methods
+        super().__init__(Segment(step.spec, 1), active, is_dealt)
+        self.step = step
 
     @property
     def rows(self) -> int:
         """The number of tuples in the window."""
         return self.segment.rows
 
-    @property
-    def is_dealt(self) -> bool:
-        """True if basic windows are kept so small that cores can share them."""
-        return self.cores > 1 and self.step.spec.method in self.step.spec.tuning.dealt_methods
-
-    def insert(self, batch: pa.RecordBatch) -> None:
+    def add(self, batch: pa.RecordBatch) -> None:
         """Put stamped tuples into the window."""
-        for piece in pieces(self.step.spec, 1, self._driver.admit(1, batch)):
-            most = self.segment.largest or piece.rows
-            for start in range(0, piece.rows, most):
-                self._insert(BasicWindow(piece.spec, piece.batch.slice(start, most)))
-        if self.is_dealt:  # equal numbers are equal work only where none is much larger than the others
-            self.segment.largest = max(self._smallest, self.rows // (_RUNS * self.cores))
-
-    def _insert(self, part: BasicWindow) -> None:
-        self.segment.insert(part)
-        self._follow(self.partition.merge_newest)
-
-    def expire(self, oldest: int) -> int:
-        """Drop tuples whose stamp is below `oldest`, in whole basic windows."""
-        gone = self.segment.expire(oldest)
-        self._follow(self.partition.remove_oldest)
-        return gone
-
-    def _follow(self, fewer: Callable[[], None]) -> None:
-        """Let the partition know that basic windows have come, or that there are fewer of them."""
-        while self.partition.size < len(self.segment.windows):
-            self.partition.add()
-        while self.partition.size > len(self.segment.windows):
-            fewer()
+        for piece in pieces(self.step.spec, 1, _matchable(batch, self.step.spec.sides[1])):
+            self.insert(piece)
 
     def whole(self) -> tuple[BasicWindow, ...]:
         """Return all basic windows, as they are now."""
         return tuple(self.segment.windows)
-
-    def run(self, core: int) -> tuple[BasicWindow, ...]:
-        """Return the basic windows of a core."""
-        return tuple(self.segment.windows[self.partition.run(core)])
 
     def sample(self, most: int = 256) -> pa.RecordBatch:
         """Return some tuples of the window, evenly chosen."""
@@ -112,7 +76,7 @@ class StepCore:
     many: ManySpec
     step: StepSpec
     go_on: Callable[[], None] = lambda: None
-    """Called before each basic window; raises `Stopped` if the join is closing."""
+    """Called between parts of a search; raises `Stopped` if the join is closing."""
     core: JoinCore = field(init=False)
     pairs: int = 0
     """Combinations times tuples of the window that they were compared with."""
@@ -120,8 +84,7 @@ class StepCore:
     found: int = 0
 
     def __post_init__(self) -> None:
-        self.core = JoinCore(self.step.spec)
-        self._driver = Driver(self.step.spec)
+        self.core = JoinCore(self.step.spec, check=self.go_on)
 
     def enter(self, combinations: pa.RecordBatch) -> pa.RecordBatch:
         """Add the stamps that this step compares, and drop combinations that cannot match."""
@@ -138,7 +101,7 @@ class StepCore:
         reach = self.many.member_reach(self.step.joined)
         if reach is not None:
             batch = add_columns(batch, {SECOND: pa.array(self._deadline(combinations, reach))})
-        return self._driver.admit(0, batch)
+        return _matchable(batch, spec.sides[0])
 
     def _deadline(self, combinations: pa.RecordBatch, reach: int) -> Array:
         """Return the newest time that a further member may have, less the least `reach` of the members."""
@@ -158,15 +121,12 @@ class StepCore:
         self, piece: BasicWindow, windows: tuple[BasicWindow, ...], outer: Outer | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yield combinations with one member more; `outer` may hold facts about the piece already."""
-        outer = outer or self.core.outer(piece)
         self.probed += piece.rows
         self.pairs += piece.rows * sum(window.rows for window in windows)
-        for window in windows:
-            self.go_on()
-            for found in self.core.probe(piece, (window,), outer):
-                kept = self._drop_expired(found)
-                self.found += kept.num_rows
-                yield kept
+        for found in self.core.probe(piece, windows, outer):
+            kept = self._drop_expired(found)
+            self.found += kept.num_rows
+            yield kept
 
     def follow(
         self, combinations: pa.RecordBatch, windows: tuple[BasicWindow, ...]
@@ -189,6 +149,11 @@ class StepCore:
         return found if mask is None or mask.all() else found.filter(pa.array(mask))
 
 
+def _matchable(batch: pa.RecordBatch, side: SideSpec) -> pa.RecordBatch:
+    """Return the rows that can match, with the columns that are computed once per row."""
+    return matchable(derive_columns(batch, side), side)
+
+
 def _whole(batch: pa.RecordBatch, name: str) -> Array:
     column: Array = batch.column(name).to_numpy()
     return column
@@ -199,8 +164,7 @@ def _later(times: Array, by: int) -> Array:
     if by == 0:
         return times
     beyond = times > _HIGHEST - by if by <= 2 * _HIGHEST + 1 else np.ones(len(times), np.bool_)
-    moved = (times.view(np.uint64) + np.uint64(by % 2**64)).view(
-        np.int64
-    )  # exact where it does not pass the end
+    # Exact where it does not pass the end.
+    moved = (times.view(np.uint64) + np.uint64(by % 2**64)).view(np.int64)
     later: Array = np.where(beyond, _HIGHEST, moved)
     return later

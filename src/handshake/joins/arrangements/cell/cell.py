@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from handshake.joins.arrangements.arrangement import Entry, Task
 from handshake.joins.arrangements.cell.cost import UNIT_BLOCK, CostModel, measure_costs
-from handshake.joins.arrangements.cell.partition import Partition, Slots
+from handshake.joins.arrangements.cell.partition import DealtWindow
 from handshake.joins.arrangements.channels import Monitor
 from handshake.joins.arrangements.crew import Clock, Load
 from handshake.joins.arrangements.gathering import Buffer, GatheringJoin
@@ -76,8 +76,10 @@ class Cell(GatheringJoin[_Job]):
     def __post_init__(self) -> None:
         self.driver = Driver(self.spec, self.lateness, self.on_late)
         self.load = Load(self.cores, 1 if self.adapt else self.cores, self.clock)
-        first, second = (Slots(Segment(self.spec, side), Partition(self.load.active)) for side in (0, 1))
-        self.windows = (first, second)
+        self.active = self.load.active
+        self._is_dealt = self.spec.method == "scan"
+        left, right = (DealtWindow(Segment(self.spec, side), self.active, self._is_dealt) for side in (0, 1))
+        self.windows = (left, right)
         self._buffers = (Buffer(self.blocks * UNIT_BLOCK), Buffer(self.blocks * UNIT_BLOCK))
         self._turn, self._next_core = 0, 0
         self._usual = float(UNIT_BLOCK)
@@ -88,7 +90,7 @@ class Cell(GatheringJoin[_Job]):
         ]
         self._jobs = [0] * self.cores
         self._expired = 0
-        self._start_crew(monitor, self.load.active, self.clock)
+        self._start_crew(monitor, self.active, self.clock)
 
     # On the cores.
 
@@ -115,14 +117,14 @@ class Cell(GatheringJoin[_Job]):
         batch, arrived = self._buffers[side].take()
         for piece in pieces(self.spec, side, batch):
             yield from self._hand_out(piece, arrived)
-            self._insert(piece)
+            self.windows[side].insert(piece)
             self._fit(side, piece.rows)
 
     def _hand_out(self, piece: BasicWindow, arrived: float) -> Iterator[pa.RecordBatch]:
         if self.adapt:
             self._resize(self.load.note(sum(self.crew.busy)))
         window = self.windows[1 - piece.spec.side]
-        if self.spec.method == "scan":
+        if self._is_dealt:
             jobs = [(k, piece, run) for k, run in enumerate(window.runs())]
         else:
             whole = tuple(window.segment.windows)
@@ -133,10 +135,9 @@ class Cell(GatheringJoin[_Job]):
 
     def _deal(self, piece: BasicWindow) -> Iterator[tuple[int, BasicWindow]]:
         """Cut a batch into equal shares for different cores, starting with each core in turn."""
-        active = self.windows[0].partition.cores
-        parts = max(1, min(active, piece.rows // _SHARE))
+        parts = max(1, min(self.active, piece.rows // _SHARE))
         for start, stop in pairwise(piece.rows * n // parts for n in range(parts + 1)):
-            self._next_core = (self._next_core + 1) % active
+            self._next_core = (self._next_core + 1) % self.active
             batch = piece.batch.slice(start, stop - start)
             yield self._next_core, piece if parts == 1 else BasicWindow(piece.spec, batch)
 
@@ -145,11 +146,11 @@ class Cell(GatheringJoin[_Job]):
 
         Threads of cores that are released end when they have searched what they were given before.
         """
-        if self.windows[0].partition.cores == cores:
-            return
-        self.crew.resize(cores)
-        for window in self.windows:
-            window.partition.resize(cores)
+        if self.active != cores:
+            self.active = cores
+            self.crew.resize(cores)
+            for window in self.windows:
+                window.cores = cores
 
     def _fit(self, side: int, batch: int) -> None:
         """Let basic windows of scans be as large as the cost model says for what the window holds (6).
@@ -159,7 +160,7 @@ class Cell(GatheringJoin[_Job]):
         """
         segment, others = self.windows[side].segment, self.windows[1 - side].segment
         held = segment.rows
-        if self.spec.method != "scan" or self.spec.prepared.doubtful or held < self.spec.tuning.fitted_from:
+        if not self._is_dealt or self.spec.prepared.doubtful or held < self.spec.tuning.fitted_from:
             return
         if self.model is None and others.windows:
             largest = max(segment.windows, key=lambda window: window.rows)
@@ -171,14 +172,7 @@ class Cell(GatheringJoin[_Job]):
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
         """Put tuples into their window without joining them; to be called when drained."""
         for piece in pieces(self.spec, side, self.driver.admit(side, batch)):
-            self._insert(piece)
-
-    def _insert(self, piece: BasicWindow) -> None:
-        window = self.windows[piece.spec.side]
-        if self.spec.method == "scan":
-            window.insert(piece)
-        else:
-            window.segment.insert(piece)
+            self.windows[side].insert(piece)
 
     def _finish(self, until: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
         while self._waiting():
@@ -198,7 +192,7 @@ class Cell(GatheringJoin[_Job]):
         for side, window in enumerate(self.windows):
             oldest = self._oldest(side)
             if oldest is not None:
-                self._expired += window.expire(oldest)
+                self._expired += window.segment.expire(oldest)
 
     def metrics(self) -> Metrics:
         """Return counts and sizes so far. Windows are held centrally: a core's share is what it searches."""
@@ -221,8 +215,8 @@ class Cell(GatheringJoin[_Job]):
     def _shares(self, side: int) -> list[int]:
         window = self.windows[side]
         rows = [sum(part.rows for part in run) for run in window.runs()]
-        if self.spec.method != "scan":  # all cores search all of it: each counts for as much as any other
-            held, cores = window.segment.rows, window.partition.cores
+        if not self._is_dealt:  # all cores search all of it: each counts for as much as any other
+            held, cores = window.segment.rows, self.active
             rows = [held * (k + 1) // cores - held * k // cores for k in range(cores)]
         return rows + [0] * (self.cores - len(rows))
 
