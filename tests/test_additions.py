@@ -19,10 +19,8 @@ from handshake.errors import UnsupportedError
 from handshake.io import files
 from handshake.io.formats import FileFormat
 from handshake.joins.access import ACCESS_METHODS, AccessMethod
-from handshake.joins.arrangements.arrangement import Entry, Planned
 from handshake.joins.arrangements.registry import ARRANGEMENTS
 from handshake.joins.arrangements.three_step import ThreeStep
-from handshake.joins.driver import OnLate
 from handshake.joins.plan import predicate_of
 from handshake.metrics import FAMILIES, REPORTS, metric, names
 from handshake.metrics.families import derived_families
@@ -71,11 +69,7 @@ def test_an_arrangement(monkeypatch: pytest.MonkeyPatch) -> None:
     class Mine(ThreeStep):
         name = "mine"
 
-    def build(plan: Planned, on_late: OnLate | None) -> Mine:
-        return Mine(plan.spec, plan.lateness, on_late)
-
-    mine = Entry("mine", "one core", build, threads=False)
-    monkeypatch.setitem(ARRANGEMENTS, "mine", mine)
+    monkeypatch.setitem(ARRANGEMENTS, "mine", Mine)
     add_choice(monkeypatch, "algorithm", "mine")
     assert "algorithm   mine, cores: 1" in check_join(algorithm="mine")
 

@@ -195,7 +195,7 @@ def check_line(case: Case, cores: int, method: str, seed: int, tuning: Tuning) -
     except UnsupportedError:  # arithmetic that outgrows 512 bits is refused, in words
         return
     unit = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[spec.unit]
-    engine = Handshake(spec, cores, (lateness or 0) // unit)
+    engine = Handshake(spec, (lateness or 0) // unit, cores)
     tables, batches = numbered(case), []
     known = not case.windows.timed and rng.random() < 0.5
     plan, order = slices(case, rng) if known else pushes(case, rng)

@@ -21,7 +21,7 @@ def stream(rows: int, seed: int = 0, values: int = 50) -> pa.RecordBatch:
 
 
 def line_of(on="l.x = r.x", window="1 s", cores=3, **more) -> Handshake:
-    return Handshake(prepare(SCHEMA, SCHEMA, on, window, time="t", **more).spec, cores)
+    return Handshake(prepare(SCHEMA, SCHEMA, on, window, time="t", **more).spec, cores=cores)
 
 
 def threads() -> list[threading.Thread]:

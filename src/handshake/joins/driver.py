@@ -107,7 +107,7 @@ class StreamDriver(ABC):
         on_late: OnLate | None = None,
     ) -> None:  # fmt: skip
         many = len(streams)
-        self._streams, self._unit, self.lateness = streams, unit, lateness
+        self.streams, self._unit, self.lateness = streams, unit, lateness
         self._rules = windows.rules(unit)
         self._timed, self._counted = windows.timed, windows.counted
         self.counts = [Counts() for _ in streams]
@@ -146,7 +146,7 @@ class StreamDriver(ABC):
         self, k: int, batch: pa.RecordBatch, seen: Seen | None
     ) -> tuple[pa.RecordBatch, Array, Seen | None]:
         """Drop rows that have no time or are late."""
-        stream, counts = self._streams[k], self.counts[k]
+        stream, counts = self.streams[k], self.counts[k]
         assert stream.time is not None
         times, valid = times_of(batch.column(stream.time), self._unit, stream.time, stream.name)
         if valid is not None:

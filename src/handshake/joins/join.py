@@ -21,7 +21,7 @@ from handshake.errors import (
 )
 from handshake.html import card
 from handshake.io.frames import conform, kind_of, restore, schema_of, table_of
-from handshake.joins.arrangements.arrangement import RunningJoin, TwoStreamJoin
+from handshake.joins.arrangements.arrangement import Arrangement, RunningJoin
 from handshake.joins.driver import times_of
 from handshake.joins.gate import Gate, OnShed
 from handshake.joins.late import LateRows, LateStream, LateTo
@@ -331,7 +331,7 @@ class Join(TwoStreamPush[JoinPlan]):
         """
         with self._lock:
             engine = self._running()
-            assert isinstance(self._joined, TwoStreamJoin)
+            assert isinstance(self._joined, Arrangement)
             rows = conform_pair(self.plan.spec, left_row, right_row)
             queued = isinstance(engine, Gate)
             return explain_in_join(self._joined, rows, self.metrics().streams, queued=queued)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +16,7 @@ from handshake.html import card
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, StreamDriver
 from handshake.joins.latency import Latencies, Latency, together
+from handshake.joins.segment import Segment
 from handshake.metrics import metric, names
 from handshake.metrics.snapshot import uneven
 
@@ -231,33 +232,32 @@ class Stopwatch:
         return past + (time.perf_counter() - began if began is not None else 0.0)
 
 
-def stream_metrics(
-    driver: StreamDriver, names: Sequence[str], windows: Iterable[int]
-) -> tuple[StreamMetrics, ...]:
+def stream_metrics(driver: StreamDriver, windows: Iterable[int]) -> tuple[StreamMetrics, ...]:
     """Return the counts of each stream, and the rows in its window."""
-    held = zip(names, driver.counts, windows, strict=True)
+    held = zip(driver.streams, driver.counts, windows, strict=True)
     return tuple(
-        StreamMetrics(name, c.rows, c.late, c.no_time, c.unmatchable, rows) for name, c, rows in held
+        StreamMetrics(stream.name, c.rows, c.late, c.no_time, c.unmatchable, rows) for stream, c, rows in held
     )
 
 
 def collect_metrics(
-    driver: Driver, cores: list[JoinCore], algorithm: str, expired: int, elapsed: float
-) -> Metrics:
-    """Return the figures of an arrangement whose windows are in its cores' segments."""
-    segments = [segment for core in cores for segment in core.segments]
-    rows = [(core.segments[0].rows, core.segments[1].rows) for core in cores]
-    sides = [side.name for side in driver.spec.sides]
+    driver: Driver, cores: list[JoinCore], windows: tuple[list[Segment], list[Segment]], algorithm: str,
+    expired: int, elapsed: float,
+) -> Metrics:  # fmt: skip
+    """Return the figures of an arrangement; `windows` are the segments that hold the window of each side."""
+    segments = [*windows[0], *windows[1]]
     return Metrics(
-        stream_metrics(driver, sides, (sum(left for left, _ in rows), sum(right for _, right in rows))),
+        stream_metrics(driver, [sum(segment.rows for segment in side) for side in windows]),
         basic_windows=sum(len(segment.windows) for segment in segments),
         state_bytes=sum(segment.nbytes for segment in segments),
         expired=expired,
         elapsed=elapsed,
         algorithm=algorithm,
         cores=tuple(
-            CoreMetrics(core.results, core.comparisons, left, right, core.batches)
-            for core, (left, right) in zip(cores, rows, strict=True)
+            CoreMetrics(
+                core.results, core.comparisons, core.segments[0].rows, core.segments[1].rows, core.batches
+            )
+            for core in cores
         ),
         results=sum(core.results for core in cores),
         comparisons=sum(core.comparisons for core in cores),

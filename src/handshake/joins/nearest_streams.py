@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from handshake.errors import UnsupportedError, WindowError
 from handshake.io.frames import conform, schema_of
-from handshake.joins.arrangements.arrangement import RunningJoin, TwoStreamJoin
+from handshake.joins.arrangements.arrangement import Arrangement, RunningJoin
 from handshake.joins.gate import Gate, OnShed
 from handshake.joins.join import TwoStreamPush
 from handshake.joins.late import LateStream, LateTo
@@ -119,7 +119,7 @@ class NearestJoin(TwoStreamPush[JoinPlan]):
         """
         with self._lock:
             engine = self._running()
-            assert isinstance(self._joined, TwoStreamJoin)
+            assert isinstance(self._joined, Arrangement)
             given = zip((left_row, right_row), self.streams.items(), strict=True)
             rows = [conform_row(row, schema, name) for row, (name, schema) in given]
             return explain_running_nearest(

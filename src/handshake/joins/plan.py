@@ -160,7 +160,8 @@ class JoinPlan(PlannedJoin[JoinSpec]):
 
     def start(self, on_late: OnLate | None = None) -> Arrangement:
         """Arrange the join cores and start them; see `PlannedJoin.start`."""
-        return ARRANGEMENTS["gpu" if self.device == "gpu" else self.algorithm].build(self, on_late)
+        arrange = ARRANGEMENTS["gpu" if self.device == "gpu" else self.algorithm]
+        return arrange(self.spec, self.lateness, self.cores, self.adapt, self.cpus, on_late)
 
     @property
     def method(self) -> str:

@@ -348,8 +348,8 @@ class Replay(TableReplay[JoinPlan]):
     def _pass_by(self) -> Iterator[pa.RecordBatch]:
         """Hold the right side, and let the left pass by."""
         left, right = self._tables
-        self._engine = engine = Unbounded(self.plan.spec, self.plan.cores, self.plan.cpus)
-        engine.hold(right)
+        self._engine = engine = Unbounded(self.plan.spec, cores=self.plan.cores, cpus=self.plan.cpus)
+        engine.fill(1, right)
         self.done = right.num_rows
         rows = 16 * self._tuning.slice_rows
         for start in range(0, left.num_rows, rows):

@@ -366,20 +366,11 @@ class WaitingJoin(RunningJoin):
         """Return the rows of a side that are held, with their hidden columns."""
         return [run.batch for run in (self._left, self._right.rows)[side].runs]
 
-    def wake(self) -> None:
-        """Do nothing: no thread waits."""
-
-    def expire(self) -> None:
-        """Do nothing: `drain` drops rows after final ones have been joined."""
-
-    def close(self) -> None:
-        """Do nothing: no thread runs."""
-
     def metrics(self) -> Metrics:
         """Return counts and sizes so far."""
         sides = self._left, self._right.rows
         figures = Metrics(
-            stream_metrics(self.driver, [side.name for side in self.spec.sides], (s.rows for s in sides)),
+            stream_metrics(self.driver, (side.rows for side in sides)),
             results=self._found,
             comparisons=0,
             basic_windows=sum(len(side.runs) for side in sides),

@@ -1,7 +1,7 @@
-"""The shared parts of all running joins, and how a plan starts one.
+"""The shared parts of all running joins.
 
 An arrangement says how rows enter (`_push`), how waiting work is finished (`_finish`), how rows expire, and
-what it reports. Taking rows, delivering results, and measuring time are the same for all of them.
+where the windows are. Taking rows, delivering results, measuring time and figures are the same for all.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -20,11 +20,12 @@ from handshake.joins.arrangements.crew import Clock, Crew
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Driver, OnLate, Seen, StreamDriver
-from handshake.joins.latency import Latencies, together
+from handshake.joins.latency import Latencies
 from handshake.joins.matches import Finals
-from handshake.joins.metrics import Metrics, Stopwatch, with_matches
+from handshake.joins.metrics import Metrics, Stopwatch, collect_metrics, with_latency, with_matches
 from handshake.joins.multiway.spec import ManySpec
 from handshake.joins.pieces import coalesce
+from handshake.joins.segment import Segment
 from handshake.joins.spec import SIDES, JoinSpec
 
 
@@ -118,12 +119,10 @@ class RunningJoin(ABC):
         """Return whether nothing waits and no result is held back; False if that takes long to find out."""
         return False
 
-    @abstractmethod
-    def wake(self) -> None:
+    def wake(self) -> None:  # noqa: B027  (a join without threads has nothing to do)
         """Make a running `settle` call `until` again; any thread may call this."""
 
-    @abstractmethod
-    def expire(self) -> None:
+    def expire(self) -> None:  # noqa: B027  (nor has one whose tuples never expire)
         """Drop tuples that no future tuple can join."""
 
     def counts(self) -> tuple[tuple[int, ...], int]:
@@ -142,16 +141,38 @@ class RunningJoin(ABC):
     def metrics(self) -> Metrics:
         """Return counts and sizes so far."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Stop and end all threads."""
 
 
-class TwoStreamJoin(RunningJoin):
-    """A running join of two streams, of any kind."""
+@dataclass
+class Arrangement(RunningJoin):
+    """A running join of two streams, of any kind: join cores, and how they are connected."""
+
+    name: ClassVar[str]
+    """The name in the registry, and in metrics."""
+    threads: ClassVar[bool] = True
+    """Whether it has threads of its own; otherwise it has one core, which is not pinned."""
+    adapts: ClassVar[bool] = False
+    """Whether its number of cores can follow the load."""
 
     spec: JoinSpec
-    driver: Driver
+    lateness: int | None = 0
+    """The allowed lateness in whole units; None if rows are never late (see `StreamDriver`)."""
+    cores: int = 1
+    """The number of cores; with `adapt`, the most."""
+    adapt: bool = False
+    cpus: tuple[int, ...] = ()
+    """The processor of each core's thread; empty if threads are not pinned."""
+    on_late: OnLate | None = None
+    driver: Driver = field(init=False)
+
+    _cores: list[JoinCore] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.driver = Driver(self.spec, self.lateness, self.on_late)
+        self.watch = Stopwatch()
+        self._expired = 0
 
     @cached_property
     def _finals(self) -> tuple[Finals | None, ...]:
@@ -160,34 +181,38 @@ class TwoStreamJoin(RunningJoin):
 
     def _finalise(self, last: bool) -> Iterator[pa.RecordBatch]:
         for side, finals in enumerate(self._finals):
+            oldest = self.driver.oldest(side)
             if finals is not None:
-                oldest = self._left_before(side)
                 known = last or oldest is not None
-                yield from finals.take(self._list_windows(side) if known else (), None if last else oldest)
+                windows = [*self._take_departed(side), *self.held_windows(side)] if known else []
+                yield from finals.take(windows, None if last else oldest)
 
-    def _left_before(self, side: int) -> int | None:
-        """Return the expiring stamp below which rows of a side have left their window."""
-        return self.driver.oldest(side)
+    def _segments(self, side: int) -> list[Segment]:
+        """Return the segments that hold the window of a side."""
+        return [core.segments[side] for core in self._cores]
 
-    def _list_windows(self, side: int) -> list[BasicWindow]:
-        """Return the basic windows of a tracked side, and those dropped since the last call."""
-        return [*self._take_departed(side), *self.held_windows(side)]
-
-    @abstractmethod
     def held_windows(self, side: int) -> list[BasicWindow]:
         """Return the basic windows of a side. Rows in them may have expired."""
+        return [window for segment in self._segments(side) for window in tuple(segment.windows)]
 
-    @abstractmethod
     def _take_departed(self, side: int) -> list[BasicWindow]:
         """Return the basic windows of a tracked side that were dropped since the last call."""
-
-
-class Arrangement(TwoStreamJoin):
-    """A running join of two streams whose rows come in any order."""
+        return [window for segment in self._segments(side) for window in segment.take_departed()]
 
     @abstractmethod
     def fill(self, side: int, batch: pa.RecordBatch) -> None:
-        """Put tuples into their window without joining them; benchmarks fill windows this way."""
+        """Put tuples into their window without joining them; to be called when drained."""
+
+    def _count_results(self) -> int | None:
+        return None if any(self.driver.tracked) else sum(core.results for core in self._cores)
+
+    def metrics(self) -> Metrics:
+        """Return counts and sizes so far."""
+        segments = (self._segments(0), self._segments(1))
+        figures = collect_metrics(
+            self.driver, self._cores, segments, self.name, self._expired, self.watch.seconds
+        )
+        return with_latency(with_matches(figures, self.driver), self.latencies)
 
 
 @dataclass(frozen=True)
@@ -205,18 +230,15 @@ class Task:
 T = TypeVar("T", bound=Task)
 
 
-class CrewJoin(TwoStreamJoin, Generic[T]):
+@dataclass
+class CrewJoin(Arrangement, Generic[T]):
     """A join of two streams whose cores are a crew of threads."""
 
-    cores: int
-    cpus: tuple[int, ...]
-    crew: Crew[T]
-    _cores: list[JoinCore]
+    crew: Crew[T] = field(init=False)
 
     def _start_crew(
         self, monitor: Monitor, active: int | None = None, clock: Clock = time.perf_counter
     ) -> None:
-        self.watch = Stopwatch()
         self.crew = Crew(
             self.cores, self._work, Task.describe, monitor, lambda task: task.arrived, active, self.cpus,
             clock,
@@ -242,57 +264,15 @@ class CrewJoin(TwoStreamJoin, Generic[T]):
         self.watch.stop()
         self.crew.close()
 
-    def _count_results(self) -> int | None:
-        return None if any(self.driver.tracked) else sum(core.results for core in self._cores)
-
-    def _with_queues(self, figures: Metrics) -> Metrics:
-        """Add the queues before and behind each core, and how long results took."""
+    def metrics(self) -> Metrics:
+        """Return counts and sizes so far, with the queues before and behind each core."""
+        figures = super().metrics()
+        queues = zip(figures.cores, self.crew.inboxes, self.crew.outboxes, strict=True)
         cores = tuple(
             replace(
                 core, queue=len(inbox), deepest_queue=inbox.deepest, results_waiting=len(outbox),
-                deepest_results=outbox.deepest, held_back=outbox.waits, latency=histogram.figures(),
+                deepest_results=outbox.deepest, held_back=outbox.waits,
             )
-            for core, inbox, outbox, histogram in zip(
-                figures.cores, self.crew.inboxes, self.crew.outboxes, self.latencies.cores, strict=True
-            )
+            for core, inbox, outbox in queues
         )  # fmt: skip
-        figures = with_matches(figures, self.driver)
-        return replace(figures, cores=cores, latency=together([core.latency for core in cores]))
-
-
-class Planned(Protocol):
-    """The part of a plan that an arrangement is built from."""
-
-    @property
-    def spec(self) -> JoinSpec:
-        """The analysed join."""
-
-    @property
-    def lateness(self) -> int | None:
-        """The allowed lateness in whole units; None if rows are never late (see `StreamDriver`)."""
-
-    @property
-    def cores(self) -> int:
-        """The number of cores; with `adapt`, the most."""
-
-    @property
-    def adapt(self) -> bool:
-        """True if the number of cores follows the load."""
-
-    @property
-    def cpus(self) -> tuple[int, ...]:
-        """The processors to pin cores to; none if they are not pinned."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An arrangement in the registry."""
-
-    name: str
-    help: str
-    build: Callable[[Planned, OnLate | None], Arrangement]
-    """Starts the join cores of a plan; its driver passes late rows to the function."""
-    threads: bool = True
-    """Whether it has threads of its own; otherwise it has one core, which is not pinned."""
-    adapts: bool = False
-    """Whether its number of cores can follow the load."""
+        return replace(figures, cores=cores)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from handshake.joins.arrangements.arrangement import Arrangement, CrewJoin, T
+from handshake.joins.arrangements.arrangement import CrewJoin, T
 from handshake.joins.driver import Seen
 from handshake.schema import concat_batches
 
@@ -52,10 +52,11 @@ def _together(batches: list[pa.RecordBatch]) -> tuple[pa.RecordBatch, int]:
         return batches[0], 1
 
 
-class GatheringJoin(Arrangement, CrewJoin[T]):
+@dataclass
+class GatheringJoin(CrewJoin[T]):
     """An arrangement whose tuples wait in buffers while its cores are busy."""
 
-    _buffers: tuple[Buffer, Buffer]
+    _buffers: tuple[Buffer, Buffer] = field(init=False)
 
     def _gather(self, side: int, batch: pa.RecordBatch, seen: Seen | None, came: float) -> Buffer:
         """Stamp tuples and put them into the buffer of their side, which is returned."""

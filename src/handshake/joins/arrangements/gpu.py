@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from handshake.joins.arrangements.arrangement import Arrangement, Entry, Planned
 from handshake.joins.arrangements.three_step import ThreeStep
 from handshake.joins.core import JoinCore
-from handshake.joins.driver import OnLate
 
 
 @dataclass
@@ -28,10 +26,3 @@ class OnGpu(ThreeStep):
     def close(self) -> None:
         """Give the memory of the GPU back."""
         self._device_core.close()
-
-
-def _build(plan: Planned, on_late: OnLate | None) -> Arrangement:
-    return OnGpu(plan.spec, plan.lateness, on_late)
-
-
-GPU = Entry("gpu", "a GPU: windows are held and searched there", _build, threads=False)

@@ -1,22 +1,22 @@
 """The arrangements that users choose from, by name.
 
-To add one, write its module with an `Entry` and name it in `ARRANGEMENTS`. Checks, plans and the command
-line follow.
+To add one, write its module and name its class in `ARRANGEMENTS`. Checks, plans and the command line follow.
 """
 
 from __future__ import annotations
 
 from handshake.errors import UnsupportedError
-from handshake.joins.arrangements.arrangement import Entry
-from handshake.joins.arrangements.cell.cell import CELL
-from handshake.joins.arrangements.gpu import GPU
-from handshake.joins.arrangements.handshake.line import HANDSHAKE
-from handshake.joins.arrangements.low_latency.low_latency import LOW_LATENCY
+from handshake.joins.arrangements.arrangement import Arrangement
+from handshake.joins.arrangements.cell.cell import Cell
+from handshake.joins.arrangements.gpu import OnGpu
+from handshake.joins.arrangements.handshake.line import Handshake
+from handshake.joins.arrangements.low_latency.low_latency import LowLatency
 from handshake.joins.arrangements.placement import placement, usable_cores
-from handshake.joins.arrangements.three_step import THREE_STEP
+from handshake.joins.arrangements.three_step import ThreeStep
 
-_ENTRIES = (THREE_STEP, CELL, HANDSHAKE, LOW_LATENCY, GPU)
-ARRANGEMENTS: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+ARRANGEMENTS: dict[str, type[Arrangement]] = {
+    kind.name: kind for kind in (ThreeStep, Cell, Handshake, LowLatency, OnGpu)
+}
 ALGORITHMS = tuple(name for name in ARRANGEMENTS if name != "gpu")
 
 _MOST_CORES = 4096
@@ -39,7 +39,7 @@ def cores_of(algorithm: str, cores: int | None) -> int:
 def check_adapt(algorithm: str, adapt: bool) -> None:
     """Raise `UnsupportedError` if the arrangement cannot change its number of cores with the load."""
     if adapt and not ARRANGEMENTS[algorithm].adapts:
-        able = ", ".join(f"'{entry.name}'" for entry in ARRANGEMENTS.values() if entry.adapts)
+        able = ", ".join(f"'{name}'" for name, kind in ARRANGEMENTS.items() if kind.adapts)
         raise UnsupportedError(
             f"cores come and go with the load under algorithm {able} only, and '{algorithm}' was given; "
             f"choose {able.replace(chr(39), '')}, or a fixed number of cores"

@@ -6,7 +6,8 @@ The held side no longer changes, so all cores read the same basic windows, and e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -14,11 +15,9 @@ from handshake.joins.arrangements.arrangement import CrewJoin, Task
 from handshake.joins.arrangements.channels import Monitor
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
-from handshake.joins.driver import Driver, Seen
-from handshake.joins.metrics import Metrics, collect_metrics
+from handshake.joins.driver import Seen
 from handshake.joins.pieces import pieces
 from handshake.joins.segment import Segment
-from handshake.joins.spec import JoinSpec
 
 _DEAL = 1 << 18
 """Tuples dealt to a core at once: enough to sort probes well, few enough that all cores have some."""
@@ -26,15 +25,12 @@ _DEAL = 1 << 18
 
 @dataclass
 class Unbounded(CrewJoin[Task]):
-    """A running join without windows: `hold` the right side, then `push` the left."""
+    """A running join without windows: `fill` the right side, then `push` the left."""
 
-    spec: JoinSpec
-    cores: int = 1
-    cpus: tuple[int, ...] = ()
-    driver: Driver = field(init=False)
+    name: ClassVar[str] = "unbounded"
 
     def __post_init__(self) -> None:
-        self.driver = Driver(self.spec)
+        super().__post_init__()
         self._held_right = Segment(self.spec, 1, lazy=True)
         self._cores = [JoinCore(self.spec, self.driver.tracked) for _ in range(self.cores)]
         self._passed: list[BasicWindow] = []
@@ -45,9 +41,9 @@ class Unbounded(CrewJoin[Task]):
     def _work(self, k: int, task: Task) -> Iterator[pa.RecordBatch]:
         return self._cores[k].probe(task.piece, self._held_right)
 
-    def hold(self, batch: pa.RecordBatch) -> None:
-        """Keep tuples of the right side."""
-        for piece in pieces(self.spec, 1, self.driver.admit(1, batch)):
+    def fill(self, side: int, batch: pa.RecordBatch) -> None:
+        """Keep tuples of the right side, before the left side passes by."""
+        for piece in pieces(self.spec, side, self.driver.admit(side, batch)):
             self._held_right.insert(piece)
 
     def _push(
@@ -68,24 +64,11 @@ class Unbounded(CrewJoin[Task]):
             yield from left.take(self._passed, None)
             self._passed = []
         if right is not None and last:
-            yield from right.take(self._list_windows(1), None)
+            yield from right.take(self.held_windows(1), None)
+
+    def _segments(self, side: int) -> list[Segment]:
+        return [self._held_right] if side else []
 
     def held_windows(self, side: int) -> list[BasicWindow]:
-        """Return the basic windows of a side. Rows in them may have expired."""
-        return list(self._held_right) if side else list(self._passed)
-
-    def _take_departed(self, side: int) -> list[BasicWindow]:
-        return self._held_right.take_departed() if side else []
-
-    def expire(self) -> None:
-        """Do nothing: without windows no tuple expires."""
-
-    def metrics(self) -> Metrics:
-        """Return counts and sizes so far."""
-        figures = collect_metrics(self.driver, self._cores, "unbounded", 0, self.watch.seconds)
-        held = self._held_right
-        return self._with_queues(
-            replace(
-                figures.with_windows((0, held.rows)), basic_windows=len(held.windows), state_bytes=held.nbytes
-            )
-        )
+        """Return the basic windows of the right side, or the left tuples that have passed."""
+        return super().held_windows(1) if side else list(self._passed)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.errors import UnsupportedError
-from handshake.joins.arrangements.arrangement import TwoStreamJoin
+from handshake.joins.arrangements.arrangement import Arrangement
 from handshake.joins.driver import arrays_of
 from handshake.joins.metrics import StreamMetrics
 from handshake.joins.nearest import Chooser, Nearest
@@ -113,7 +113,7 @@ def _value(ranking: Ranking, left: pa.RecordBatch, right: pa.RecordBatch) -> str
 
 
 def explain_running_nearest(
-    join: TwoStreamJoin, chooser: Chooser, rows: Sequence[pa.RecordBatch],
+    join: Arrangement, chooser: Chooser, rows: Sequence[pa.RecordBatch],
     counts: Sequence[StreamMetrics], *, queued: bool,
 ) -> Why:  # fmt: skip
     """Explain two rows, one per batch, by what a running nearest join holds.
@@ -148,7 +148,7 @@ def explain_running_nearest(
     return Why(tuple(conditions), (note_taken(taken, _kind(chooser.ranking), so_far=True),))
 
 
-def _find_so_far(join: TwoStreamJoin, chooser: Chooser, held: Held | None) -> list[pa.RecordBatch]:
+def _find_so_far(join: Arrangement, chooser: Chooser, held: Held | None) -> list[pa.RecordBatch]:
     """Return the best right rows of a left row so far, the best one first."""
     if held is None:
         return []

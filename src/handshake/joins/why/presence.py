@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from handshake.joins.arrangements.arrangement import TwoStreamJoin
+from handshake.joins.arrangements.arrangement import Arrangement
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.driver import stored_column
 from handshake.joins.metrics import StreamMetrics
@@ -36,7 +36,7 @@ class Held(NamedTuple):
 
 
 def explain_in_join(
-    join: TwoStreamJoin, rows: Sequence[pa.RecordBatch], counts: Sequence[StreamMetrics], *, queued: bool
+    join: Arrangement, rows: Sequence[pa.RecordBatch], counts: Sequence[StreamMetrics], *, queued: bool
 ) -> Why:
     """Explain two rows, one per batch, by what a running join holds.
 
@@ -61,7 +61,7 @@ def explain_in_join(
     return conclude(spec, rows, conditions, notes, (matched[0], matched[1]))
 
 
-def find_held(join: TwoStreamJoin, side: int, row: pa.RecordBatch) -> Held | None:
+def find_held(join: Arrangement, side: int, row: pa.RecordBatch) -> Held | None:
     """Return the rows of a side that have the given values and can still join; None if there is none."""
     oldest, tracked = join.driver.oldest(side), join.driver.tracked[side]
     places, rows, matched = set[tuple[int, int]](), list[pa.RecordBatch](), False

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from handshake.joins.arrangements.arrangement import Entry, Task
+from handshake.joins.arrangements.arrangement import Task
 from handshake.joins.arrangements.cell.cost import UNIT_BLOCK, CostModel, measure_costs
 from handshake.joins.arrangements.cell.partition import DealtWindow
 from handshake.joins.arrangements.channels import Monitor
@@ -30,11 +30,10 @@ from handshake.joins.arrangements.crew import Clock, Load
 from handshake.joins.arrangements.gathering import Buffer, GatheringJoin
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore
-from handshake.joins.driver import Driver, OnLate, Seen
-from handshake.joins.metrics import Metrics, collect_metrics
+from handshake.joins.driver import Seen
+from handshake.joins.metrics import Metrics
 from handshake.joins.pieces import coalesce, pieces
 from handshake.joins.segment import Segment
-from handshake.joins.spec import JoinSpec
 
 Array = np.ndarray[Any, Any]
 _SHARE = 64
@@ -61,20 +60,16 @@ class Cell(GatheringJoin[_Job]):
     come.
     """
 
-    spec: JoinSpec
-    lateness: int | None = 0
-    cores: int = 1
-    adapt: bool = False
+    name: ClassVar[str] = "cell"
+    adapts: ClassVar[bool] = True
+
     blocks: int = 4096
     clock: Clock = time.perf_counter
-    cpus: tuple[int, ...] = ()
-    on_late: OnLate | None = None
-    driver: Driver = field(init=False)
     model: CostModel | None = None
     """The costs of scans; measured when a window is large, unless they are given."""
 
     def __post_init__(self) -> None:
-        self.driver = Driver(self.spec, self.lateness, self.on_late)
+        super().__post_init__()
         self.load = Load(self.cores, 1 if self.adapt else self.cores, self.clock)
         self.active = self.load.active
         self._is_dealt = self.spec.method == "scan"
@@ -88,15 +83,12 @@ class Cell(GatheringJoin[_Job]):
         self._cores = [
             JoinCore(self.spec, self.driver.tracked, check=monitor.check) for _ in range(self.cores)
         ]
-        self._jobs = [0] * self.cores
-        self._expired = 0
         self._start_crew(monitor, self.active, self.clock)
 
     # On the cores.
 
     def _work(self, k: int, job: _Job) -> Iterator[pa.RecordBatch]:
         """Results go back while the join runs, a buffer at a time (4.3)."""
-        self._jobs[k] += 1
         return coalesce(self._cores[k].probe(job.piece, job.run))
 
     # On the coordinator.
@@ -180,12 +172,8 @@ class Cell(GatheringJoin[_Job]):
         self.expire()
         yield from self.crew.drain(until)
 
-    def held_windows(self, side: int) -> list[BasicWindow]:
-        """Return the basic windows of a side. Rows in them may have expired."""
-        return list(self.windows[side].segment)
-
-    def _take_departed(self, side: int) -> list[BasicWindow]:
-        return self.windows[side].segment.take_departed()
+    def _segments(self, side: int) -> list[Segment]:
+        return [self.windows[side].segment]
 
     def expire(self) -> None:
         """Drop tuples that no waiting or future tuple can join."""
@@ -196,21 +184,15 @@ class Cell(GatheringJoin[_Job]):
 
     def metrics(self) -> Metrics:
         """Return counts and sizes so far. Windows are held centrally: a core's share is what it searches."""
-        figures = collect_metrics(self.driver, self._cores, "cell", self._expired, self.watch.seconds)
-        segments = [window.segment for window in self.windows]
-        figures = replace(
-            figures.with_windows(segment.rows for segment in segments),
-            basic_windows=sum(len(segment.windows) for segment in segments),
-            state_bytes=sum(segment.nbytes for segment in segments),
+        figures = super().metrics()
+        shares = zip(figures.cores, self._shares(0), self._shares(1), strict=True)
+        return replace(
+            figures,
             cores=tuple(
-                replace(core, left_window_rows=left, right_window_rows=right, batches=jobs)
-                for core, left, right, jobs in zip(
-                    figures.cores, self._shares(0), self._shares(1), self._jobs, strict=True
-                )
+                replace(core, left_window_rows=left, right_window_rows=right) for core, left, right in shares
             ),
             core_counts=tuple(self.crew.history) if self.adapt else (),
         )
-        return self._with_queues(figures)
 
     def _shares(self, side: int) -> list[int]:
         window = self.windows[side]
@@ -219,13 +201,3 @@ class Cell(GatheringJoin[_Job]):
             held, cores = window.segment.rows, self.active
             rows = [held * (k + 1) // cores - held * k // cores for k in range(cores)]
         return rows + [0] * (self.cores - len(rows))
-
-
-CELL = Entry(
-    "cell",
-    "a coordinator deals out basic windows to the cores (CellJoin)",
-    lambda plan, on_late: Cell(
-        plan.spec, plan.lateness, plan.cores, plan.adapt, cpus=plan.cpus, on_late=on_late
-    ),
-    adapts=True,
-)

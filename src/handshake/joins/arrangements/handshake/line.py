@@ -8,46 +8,42 @@ coordinates the cores. Queues are bounded, and a full line holds back the source
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pyarrow as pa
 
 from handshake.errors import HandshakeError, UnsupportedError, core_error
-from handshake.joins.arrangements.arrangement import Arrangement, Entry
+from handshake.joins.arrangements.arrangement import Arrangement
 from handshake.joins.arrangements.channels import Channel, Monitor, Stopped, merging_tree
 from handshake.joins.arrangements.handshake.ends import Ends
 from handshake.joins.arrangements.handshake.worker import Queue, Worker, in_line
 from handshake.joins.basic_window import BasicWindow
-from handshake.joins.driver import Driver, OnLate, Seen
+from handshake.joins.driver import Seen
 from handshake.joins.latency import Latencies
-from handshake.joins.metrics import (
-    CoreMetrics,
-    Metrics,
-    Stopwatch,
-    collect_metrics,
-    with_latency,
-    with_matches,
-)
-from handshake.joins.spec import JoinSpec
+from handshake.joins.metrics import CoreMetrics, Metrics, with_latency
 
 _UNBOUNDED = 1 << 62
 """Pieces that have reached their end stay there; the driver only learns of it."""
 
 
+@dataclass
 class Handshake(Arrangement):
     """A running join on a line of cores."""
 
-    def __init__(
-        self, spec: JoinSpec, cores: int = 2, lateness: int | None = 0, two_phase: bool = True,
-        cpus: tuple[int, ...] = (), on_late: OnLate | None = None,
-    ) -> None:  # fmt: skip
-        if cores < 1:
-            raise UnsupportedError(f"a handshake join needs at least one core, not {cores}")
-        self.spec = spec
-        self.driver = Driver(spec, lateness, on_late)
+    name: ClassVar[str] = "handshake"
+
+    two_phase: bool = True
+    """Whether S pieces stay until they are acknowledged (see `HandshakeCore`)."""
+
+    def __post_init__(self) -> None:
+        if self.cores < 1:
+            raise UnsupportedError(f"a handshake join needs at least one core, not {self.cores}")
+        super().__post_init__()
+        spec, cores = self.spec, self.cores
         self._monitor = Monitor()
         self._closed = False
-        self.latencies, self.watch = Latencies(cores), Stopwatch()
+        self.latencies = Latencies(cores)
         # One pair of queues between any two neighbours; the driver is the neighbour at both ends.
         right, left = (
             [Queue(self._monitor, spec.tuning.line_queue) for _ in range(cores + 1)] for _ in range(2)
@@ -56,13 +52,14 @@ class Handshake(Arrangement):
         self._ends = Ends(self.driver, cores, (right[0], left[cores]), (right[cores], left[0]))
         self._workers = [
             Worker(
-                spec, k, cores, two_phase, (right[k], left[k + 1]), (left[k], right[k + 1]),
-                Channel(self._monitor, spec.tuning.line_results), cpus[k] if cpus else None,
+                spec, k, cores, self.two_phase, (right[k], left[k + 1]), (left[k], right[k + 1]),
+                Channel(self._monitor, spec.tuning.line_results), self.cpus[k] if self.cpus else None,
                 self.driver.tracked,
             )
             for k in range(cores)
         ]  # fmt: skip
         in_line(self._workers)
+        self._cores = [worker.join_core for worker in self._workers]
         self._results = merging_tree([worker.results for worker in self._workers])
         for worker in self._workers:
             worker.start()
@@ -189,19 +186,16 @@ class Handshake(Arrangement):
             raise HandshakeError("this join is closed; make a new one to push more tuples")
 
     def metrics(self) -> Metrics:
-        """Counts and sizes so far; each core's are those of a moment."""
-        held = self._ends.held
-        done = collect_metrics(
-            self.driver, [w.join_core for w in self._workers], "handshake", self._ends.expired,
-            self.watch.seconds,
-        )  # fmt: skip
-        done = replace(
-            done.with_windows((self._ends.rows(0), self._ends.rows(1))),
+        """Return counts and sizes so far; each core's are those of a moment."""
+        figures, held = super().metrics(), self._ends.held
+        figures = replace(
+            figures.with_windows((self._ends.rows(0), self._ends.rows(1))),
             basic_windows=sum(len(window) for worker in self._workers for window in worker.core.windows),
-            state_bytes=held[0].nbytes + held[1].nbytes,
+            state_bytes=figures.state_bytes + held[0].nbytes + held[1].nbytes,
+            expired=self._ends.expired,
             cores=tuple(_core_metrics(worker) for worker in self._workers),
         )
-        return with_latency(with_matches(done, self.driver), self.latencies)
+        return with_latency(figures, self.latencies)
 
 
 def _core_metrics(worker: Worker) -> CoreMetrics:
@@ -211,10 +205,3 @@ def _core_metrics(worker: Worker) -> CoreMetrics:
         core.forwarded, core.acknowledged, worker.deepest, worker.queued,
         len(worker.results), worker.results.deepest, worker.results.waits,
     )  # fmt: skip
-
-
-HANDSHAKE = Entry(
-    "handshake",
-    "a line of cores that talk to their neighbours only (handshake join)",
-    lambda plan, on_late: Handshake(plan.spec, plan.cores, plan.lateness, cpus=plan.cpus, on_late=on_late),
-)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import ClassVar
 
 import pyarrow as pa
 
-from handshake.joins.arrangements.arrangement import Entry, Task
+from handshake.joins.arrangements.arrangement import Task
 from handshake.joins.arrangements.channels import Monitor
 from handshake.joins.arrangements.gathering import Bounds, Buffer, GatheringJoin
 from handshake.joins.arrangements.low_latency.look_ups import FEW
@@ -23,11 +24,10 @@ from handshake.joins.arrangements.low_latency.shared_scan import SharedScan, Vis
 from handshake.joins.arrangements.placement import pin_to, pinned_to
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import JoinCore, Outer
-from handshake.joins.driver import Driver, OnLate, Seen
-from handshake.joins.metrics import Metrics, collect_metrics
+from handshake.joins.driver import Seen
+from handshake.joins.metrics import Metrics
 from handshake.joins.pieces import pieces
 from handshake.joins.segment import SMALL
-from handshake.joins.spec import JoinSpec
 
 _WHOLE = 64
 """Smaller shares are not worth cutting: such a batch settles whole, on each core in turn."""
@@ -56,23 +56,18 @@ class LowLatency(GatheringJoin[_Task]):
     A small batch is joined at once if all cores are idle. If more follow, tuples gather.
     """
 
-    prompt = True
-
-    spec: JoinSpec
-    lateness: int | None = 0
-    cores: int = 1
-    cpus: tuple[int, ...] = ()
-    on_late: OnLate | None = None
-    driver: Driver = field(init=False)
+    name: ClassVar[str] = "low_latency"
+    prompt: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self.driver = Driver(self.spec, self.lateness, self.on_late)
+        super().__post_init__()
         monitor = Monitor()
         tracked = self.driver.tracked
         self._cores = [
             JoinCore(self.spec, tracked, aside=True, check=monitor.check) for _ in range(self.cores)
         ]
         self._gone = [0] * self.cores
+        """Expired tuples, by core."""
         self._turn, self._tuning = 0, self.spec.tuning
         self._buffers = (Buffer(_LARGEST), Buffer(_LARGEST))
         self._holds = [False] * self.cores
@@ -251,13 +246,6 @@ class LowLatency(GatheringJoin[_Task]):
     def _is_at_rest(self) -> bool:
         return not (any(self.driver.tracked) or self._waiting()) and self.crew.at_rest()
 
-    def held_windows(self, side: int) -> list[BasicWindow]:
-        """Return the basic windows of a side. Rows in them may have expired."""
-        return [window for core in self._cores for window in tuple(core.segments[side])]
-
-    def _take_departed(self, side: int) -> list[BasicWindow]:
-        return [window for core in self._cores for window in core.segments[side].take_departed()]
-
     def expire(self) -> None:
         """Drop tuples that no future tuple can join; to be called when drained."""
         for k in range(self.cores):
@@ -265,10 +253,7 @@ class LowLatency(GatheringJoin[_Task]):
 
     def metrics(self) -> Metrics:
         """Return counts and sizes so far."""
-        figures = collect_metrics(
-            self.driver, self._cores, "low_latency", sum(self._gone), self.watch.seconds
-        )
-        return self._with_queues(figures)
+        return replace(super().metrics(), expired=sum(self._gone))
 
     def close(self) -> None:
         """Stop and end all threads."""
@@ -276,10 +261,3 @@ class LowLatency(GatheringJoin[_Task]):
         self._shared.close()
         for core in self._cores:
             core.settle()
-
-
-LOW_LATENCY = Entry(
-    "low_latency",
-    "rows visit all cores at once and settle at one of them",
-    lambda plan, on_late: LowLatency(plan.spec, plan.lateness, plan.cores, plan.cpus, on_late),
-)
