@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar
@@ -97,10 +97,10 @@ class CountingCore(JoinCore):
 
 
 class InlineCrew(Crew[T]):
-    """A crew without threads: a task runs when it is handed over."""
+    """A crew without threads that counts the tasks and their tuples."""
 
     def __post_init__(self) -> None:
-        self.active = 0
+        self.inline = True
         super().__post_init__()
         self.handed, self.rows = [0] * self.size, [0] * self.size
 
@@ -110,21 +110,6 @@ class InlineCrew(Crew[T]):
         piece: BasicWindow = task.piece  # type: ignore[attr-defined]
         self.rows[k] += piece.rows
         return self.work(k, task)
-
-    def ready(self) -> Iterator[pa.RecordBatch]:
-        """Return nothing: no task is ever pending."""
-        return iter(())
-
-    def drain(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:
-        """Return nothing: no task is ever pending."""
-        return iter(())
-
-    def idle(self) -> bool:
-        """Return True: no task is ever pending."""
-        return True
-
-    def close(self) -> None:
-        """Do nothing: there are no threads."""
 
 
 class Simulated(ABC):
@@ -149,7 +134,9 @@ class Coordinated(Simulated):
     def __init__(self, engine: Cell | LowLatency) -> None:
         self.engine: Any = engine
         engine.crew.close()
-        self.crew: InlineCrew[Any] = InlineCrew(engine.cores, self.engine._work, lambda task: "a batch")
+        self.crew: InlineCrew[Any] = InlineCrew(
+            engine.cores, self.engine._work, lambda task: "a batch", lambda task: 0.0
+        )
         self.engine.crew = self.crew
         self.engine._cores = [CountingCore(engine.spec) for _ in range(engine.cores)]
         if isinstance(engine, Cell):

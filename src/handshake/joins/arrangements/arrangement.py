@@ -236,11 +236,9 @@ class CrewJoin(Arrangement, Generic[T]):
 
     crew: Crew[T] = field(init=False)
 
-    def _start_crew(
-        self, monitor: Monitor, active: int | None = None, clock: Clock = time.perf_counter
-    ) -> None:
+    def _start_crew(self, monitor: Monitor, active: int = 0, clock: Clock = time.perf_counter) -> None:
         self.crew = Crew(
-            self.cores, self._work, Task.describe, monitor, lambda task: task.arrived, active, self.cpus,
+            self.cores, self._work, Task.describe, lambda task: task.arrived, monitor, active, self.cpus,
             clock,
         )  # fmt: skip
         self.latencies = self.crew.latencies

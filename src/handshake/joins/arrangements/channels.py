@@ -1,4 +1,4 @@
-"""Bounded queues between threads, and the tree that merges the cores' results.
+"""Bounded queues between threads, and the merger of the cores' results.
 
 All channels of one arrangement share a monitor (a condition), so that a thread can wait for room in
 one channel and for a result in another. A full channel holds back its writer; nothing is ever dropped.
@@ -10,10 +10,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 
 class Stopped(Exception):
@@ -64,13 +63,6 @@ class Monitor:
             self.stopped = True
             for condition in (self.condition, *self._conditions):
                 condition.notify_all()
-
-
-class Readable(Protocol[T_co]):
-    """Something that results can be taken from."""
-
-    def poll(self) -> T_co | None:
-        """Take an item, or None if there is none at the moment."""
 
 
 @dataclass
@@ -132,30 +124,18 @@ class Channel(Generic[T]):
         return len(self.items)
 
 
-@dataclass
 class Merger(Generic[T]):
-    """Two inputs, one output: takes from each in turn while both have something (handshake join 6.2)."""
+    """Several channels, one output: takes from each in turn while it has something (handshake join 6.2)."""
 
-    first: Readable[T]
-    second: Readable[T]
-    turn: bool = False
+    def __init__(self, sources: Sequence[Channel[T]]) -> None:
+        self._sources, self._next = sources, 0
 
     def poll(self) -> T | None:
-        """Take the next item of either input, or None."""
-        self.turn = not self.turn
-        order = (self.first, self.second) if self.turn else (self.second, self.first)
-        for source in order:
+        """Take the next item of any channel, or None."""
+        for _ in self._sources:
+            source = self._sources[self._next]
+            self._next = (self._next + 1) % len(self._sources)
             item = source.poll()
             if item is not None:
                 return item
         return None
-
-
-def merging_tree(sources: Sequence[Readable[T]]) -> Readable[T]:
-    """Build a binary tree of mergers over the sources; each item passes about log2(n) of them."""
-    level: list[Readable[T]] = list(sources)
-    while len(level) > 1:
-        pairs = zip(level[::2], level[1::2], strict=False)
-        rest = level[-1:] if len(level) % 2 else []
-        level = [*(Merger(a, b) for a, b in pairs), *rest]
-    return level[0]

@@ -1,4 +1,4 @@
-"""A crew: threads that take tasks from bounded queues and give results through a merging tree.
+"""A crew: threads that take tasks from bounded queues and return results through bounded queues.
 
 The caller hands out tasks and takes results from one thread. While a queue is full it is given results to
 take, so that a slow consumer holds back the source, and threads never wait in a circle.
@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 import pyarrow as pa
 
 from handshake.errors import HandshakeError, core_error
-from handshake.joins.arrangements.channels import Channel, Monitor, Stopped, merging_tree
+from handshake.joins.arrangements.channels import Channel, Merger, Monitor, Stopped
 from handshake.joins.arrangements.placement import pin_to
 from handshake.joins.latency import Latencies, Note
 
@@ -34,7 +34,7 @@ class _Found(NamedTuple):
     """Results on their way to the caller."""
 
     core: int
-    arrived: float | None
+    arrived: float
     batch: pa.RecordBatch
 
 
@@ -45,21 +45,23 @@ class Crew(Generic[T]):
     size: int
     work: Callable[[int, T], Iterator[pa.RecordBatch]]
     describe: Callable[[T], str]
+    arrival: Callable[[T], float]
+    """Returns when the tuples of a task came, for latencies."""
     monitor: Monitor = field(default_factory=Monitor)
-    arrival: Callable[[T], float] | None = None
-    """Returns when the tuples of a task came, for latencies; None if latency is not counted."""
-    active: int | None = None
-    """How many threads to begin with; None: all."""
+    active: int = 0
+    """How many threads run; to begin with, 0 stands for all."""
     cpus: tuple[int, ...] = ()
     """The processor of each thread; empty if threads are not pinned."""
     clock: Clock = time.perf_counter
+    inline: bool = False
+    """Whether there are no threads: `hand` does the task in the caller's thread."""
 
     def __post_init__(self) -> None:
         self._conditions = [self.monitor.own_condition() for _ in range(self.size)]
         self.inboxes = [Channel[T](self.monitor, _WAITING, condition=own) for own in self._conditions]
         self.outboxes = [Channel[_Found](self.monitor, _RESULTS) for _ in range(self.size)]
         self.latencies = Latencies(self.size)
-        self._results = merging_tree(self.outboxes)
+        self._results = Merger(self.outboxes)
         self._open = 0
         self._failure: tuple[BaseException, str] | None = None
         """The error that ended a worker, and the task that it was at."""
@@ -68,10 +70,11 @@ class Crew(Generic[T]):
         self.busy = [0.0] * self.size
         """Seconds that each thread has worked, without those spent waiting for room for its results."""
         self._born = time.perf_counter()
-        self.active = self.size if self.active is None else self.active
+        self.active = self.active or self.size
         self.history = deque([(0.0, self.active)], _HISTORY)
         """Seconds since the start, and the number of threads from then on."""
-        self._use(self.active)
+        if not self.inline:
+            self._use(self.active)
 
     def resize(self, size: int) -> None:
         """Let the first `size` workers run; the threads of the others end when they have done what waits."""
@@ -106,8 +109,7 @@ class Crew(Generic[T]):
             if self.cpus:
                 pin_to(self.cpus[k])
             while (task := self._next(k)) is not None:
-                arrived = self.arrival(task) if self.arrival is not None else None
-                results = self.work(k, task)
+                arrived, results = self.arrival(task), self.work(k, task)
                 while (batch := self._next_result(k, results)) is not None:
                     self.outboxes[k].put(_Found(k, arrived, batch))
                 self._finish_task()
@@ -141,6 +143,9 @@ class Crew(Generic[T]):
 
     def hand(self, k: int, task: T) -> Iterator[pa.RecordBatch]:
         """Give worker `k` a task; yields results while its queue is full."""
+        if self.inline:
+            yield from self._do_inline(k, task)
+            return
         inbox = self.inboxes[k]
         with self.monitor.condition:
             self._open += 1
@@ -149,6 +154,11 @@ class Crew(Generic[T]):
             self._checked_call(
                 lambda: self.monitor.wait_for(lambda: len(inbox) < inbox.capacity or self._any_results())
             )
+
+    def _do_inline(self, k: int, task: T) -> Iterator[pa.RecordBatch]:
+        for batch in self.work(k, task):
+            self.latencies.note(k, batch.num_rows, self.arrival(task))
+            yield batch
 
     def do(
         self, describe: Callable[[], str], results: Iterator[tuple[pa.RecordBatch, list[Note]]]
@@ -170,15 +180,14 @@ class Crew(Generic[T]):
             self._check()
 
     def least_busy(self) -> int:
-        """Return the worker with the shortest queue."""
-        return min(range(self.size), key=lambda k: len(self.inboxes[k]))
+        """Return the worker that may run and has the shortest queue."""
+        return min(range(self.active), key=lambda k: len(self.inboxes[k]))
 
     def ready(self) -> Iterator[pa.RecordBatch]:
         """Yield results that are there now."""
         self._check()
         while (found := self._results.poll()) is not None:
-            if found.arrived is not None:
-                self.latencies.note(found.core, found.batch.num_rows, found.arrived)
+            self.latencies.note(found.core, found.batch.num_rows, found.arrived)
             yield found.batch
 
     def drain(self, until: Callable[[], bool] | None = None) -> Iterator[pa.RecordBatch]:

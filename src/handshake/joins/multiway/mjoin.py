@@ -22,12 +22,10 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.joins.arrangements.arrangement import RunningJoin
-from handshake.joins.arrangements.channels import Stopped
 from handshake.joins.arrangements.crew import Clock, Crew, Load
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.core import Outer
 from handshake.joins.driver import OnLate, Positions, Seen, StreamDriver, arrays_of
-from handshake.joins.latency import Latencies
 from handshake.joins.metrics import CoreMetrics, MultiMetrics, StepMetrics, Stopwatch, StreamMetrics
 from handshake.joins.multiway.explain import explain_many
 from handshake.joins.multiway.order import Order, best_order, cost_order
@@ -107,17 +105,14 @@ class MJoin(RunningJoin):
         self._results = [0] * self.cores
         self._batches = [0] * self.cores
         self.load = Load(self.cores, 1 if self.adapt else self.cores, self.clock)
-        self.active = self.load.active
         self._recent = self._work_seen = 0.0
         self._next_look = self.spec.tuning.first_look
         self.watch = Stopwatch()
-        self.crew: Crew[_Job] | None = None
-        if self.cores > 1:
-            self.crew = Crew(
-                self.cores, self._work, self._describe, arrival=lambda job: job.came, active=self.active,
-                cpus=self.cpus, clock=self.clock,
-            )  # fmt: skip
-        self.latencies = Latencies(1) if self.crew is None else self.crew.latencies
+        self.crew = Crew(
+            self.cores, self._work, self._describe, lambda job: job.came, active=self.load.active,
+            cpus=self.cpus, clock=self.clock, inline=self.cores == 1,
+        )  # fmt: skip
+        self.latencies = self.crew.latencies
         self._arrange()
 
     # Planning.
@@ -138,11 +133,11 @@ class MJoin(RunningJoin):
         for steps in self._steps:
             for key in route:
                 if key not in steps:
-                    steps[key] = StepCore(self.spec, self.spec.step(*key), self._go_on)
+                    steps[key] = StepCore(self.spec, self.spec.step(*key), self.crew.monitor.check)
 
     def _make_window(self, step: StepSpec) -> StepWindow:
         """Return a window for a step, filled from another window of the same stream."""
-        window = StepWindow(step, self.cores, self.active)
+        window = StepWindow(step, self.cores, self.crew.active)
         held = self._any_window(step.target)
         for batch in held.tuples() if held is not None else ():
             window.add(batch)
@@ -214,10 +209,6 @@ class MJoin(RunningJoin):
 
     # On the cores.
 
-    def _go_on(self) -> None:
-        if self.crew is not None and self.crew.monitor.stopped:
-            raise Stopped
-
     def _work(self, core: int, job: _Job) -> Iterator[pa.RecordBatch]:
         self._batches[core] += 1
         first = self._steps[core][job.route[0]].probe(job.outer.piece, job.runs[0], job.outer)
@@ -256,30 +247,21 @@ class MJoin(RunningJoin):
             if window.step.target == stream:
                 window.add(stamped)
         self.expire()
-        if self.crew is not None:
-            yield from self.crew.ready()
+        yield from self.crew.ready()
 
     def _search(self, stream: int, stamped: pa.RecordBatch, came: float) -> Iterator[pa.RecordBatch]:
         route = _route(self.orders[stream])
         windows = [self._windows[self.spec.layout(*key)] for key in route]
         if not all(window.rows for window in windows):
             return
-        if self.adapt and self.crew is not None:
-            self._resize(self.crew, self.load.note(sum(self.crew.busy)))
+        if self.adapt and self.cores > 1:
+            self._resize(self.load.note(sum(self.crew.busy)))
         self._have_cores(route)
         step = self._steps[0][route[0]]
         rest = tuple(window.whole() for window in windows[1:])
         for piece in step.cut(step.enter(stamped)):
             for core, outer, run in self._deal(step, piece, windows[0]):
-                yield from self._hand(core, _Job(stream, outer, route, (run, *rest), came))
-
-    def _hand(self, core: int, job: _Job) -> Iterator[pa.RecordBatch]:
-        if self.crew is not None:
-            yield from self.crew.hand(core, job)
-            return
-        for found in self._work(core, job):
-            self.latencies.note(0, found.num_rows, job.came)
-            yield found
+                yield from self.crew.hand(core, _Job(stream, outer, route, (run, *rest), came))
 
     def _deal(
         self, step: StepCore, piece: BasicWindow, window: StepWindow
@@ -289,33 +271,26 @@ class MJoin(RunningJoin):
         If a window is indexed, or has too few basic windows to share, cores share the piece instead. If there
         is little to do, one core does it all.
         """
-        if self.active == 1 or not self._is_large(piece):
-            yield self._least_busy(), step.core.outer(piece), window.whole()
-        elif window.is_dealt and len(window.segment.windows) >= 2 * self.active:
+        if self.crew.active == 1 or not self._is_large(piece):
+            yield self.crew.least_busy(), step.core.outer(piece), window.whole()
+        elif window.is_dealt and len(window.segment.windows) >= 2 * self.crew.active:
             outer = step.core.outer(piece).prepare()
             for core, run in enumerate(window.runs()):
                 yield core, outer, run
         else:
-            for core in range(self.active):
-                start, stop = (piece.rows * n // self.active for n in (core, core + 1))
+            for core in range(self.crew.active):
+                start, stop = (piece.rows * n // self.crew.active for n in (core, core + 1))
                 part = BasicWindow(piece.spec, piece.batch.slice(start, stop - start))
                 yield core, step.core.outer(part), window.whole()
 
-    def _least_busy(self) -> int:
-        """Return the active core with the shortest queue."""
-        inboxes = [] if self.crew is None else self.crew.inboxes[: self.active]
-        return min(range(len(inboxes)), key=lambda k: len(inboxes[k]), default=0)
-
-    def _resize(self, crew: Crew[_Job], cores: int) -> None:
+    def _resize(self, cores: int) -> None:
         """Use this many cores from the next batch on (7.3).
 
         Windows are dealt out afresh. A core that is released does what it was handed, then its thread ends.
         """
-        if self.active != cores:
-            self.active = cores
-            crew.resize(cores)
-            for window in self._windows.values():
-                window.cores = cores
+        self.crew.resize(cores)
+        for window in self._windows.values():
+            window.cores = cores
 
     def _is_large(self, piece: BasicWindow) -> bool:
         """Return whether a piece is worth sharing, by its size and the work of those before it."""
@@ -326,15 +301,14 @@ class MJoin(RunningJoin):
         return piece.rows >= tuning.dealt_rows or self._recent > tuning.dealt_seconds
 
     def _finish(self, until: Callable[[], bool] | None) -> Iterator[pa.RecordBatch]:
-        return iter(()) if self.crew is None else self.crew.drain(until)
+        return self.crew.drain(until)
 
     def _is_idle(self) -> bool:
-        return self.crew is None or self.crew.idle()
+        return self.crew.idle()
 
     def wake(self) -> None:
         """Make a running `settle` check `until` again."""
-        if self.crew is not None:
-            self.crew.monitor.wake_all()
+        self.crew.monitor.wake_all()
 
     def expire(self) -> None:
         """Drop tuples that no tuple to come can join."""
@@ -346,8 +320,7 @@ class MJoin(RunningJoin):
     def close(self) -> None:
         """Stop; all threads end."""
         self.watch.stop()
-        if self.crew is not None:
-            self.crew.close()
+        self.crew.close()
 
     # Figures.
 
@@ -362,7 +335,6 @@ class MJoin(RunningJoin):
         """Return counts and sizes so far."""
         windows = list(self._windows.values())
         cores = [core for steps in self._steps for core in list(steps.values())]
-        history = ((0.0, 1),) if self.crew is None else tuple(self.crew.history)
         return MultiMetrics(
             tuple(map(self._stream_metrics, range(len(self.spec.streams)))),
             results=sum(self._results),
@@ -374,7 +346,7 @@ class MJoin(RunningJoin):
             algorithm="mjoin",
             cores=tuple(map(self._core_metrics, range(self.cores))),
             latency=self.latencies.figures(),
-            core_counts=history if self.adapt else (),
+            core_counts=tuple(self.crew.history) if self.adapt else (),
             steps=tuple(map(self._step_metrics, tuple(self._keys))),
             replans=self.replans,
         )
@@ -398,7 +370,7 @@ class MJoin(RunningJoin):
 
     def _core_metrics(self, k: int) -> CoreMetrics:
         comparisons = sum(core.core.comparisons for core in list(self._steps[k].values()))
-        deepest = self.crew.inboxes[k].deepest if self.crew is not None else 0
+        deepest = self.crew.inboxes[k].deepest
         return CoreMetrics(self._results[k], comparisons, batches=self._batches[k], deepest_queue=deepest)
 
 

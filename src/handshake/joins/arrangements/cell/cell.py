@@ -71,9 +71,9 @@ class Cell(GatheringJoin[_Job]):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.load = Load(self.cores, 1 if self.adapt else self.cores, self.clock)
-        self.active = self.load.active
+        active = self.load.active
         self._is_dealt = self.spec.method == "scan"
-        left, right = (DealtWindow(Segment(self.spec, side), self.active, self._is_dealt) for side in (0, 1))
+        left, right = (DealtWindow(Segment(self.spec, side), active, self._is_dealt) for side in (0, 1))
         self.windows = (left, right)
         self._buffers = (Buffer(self.blocks * UNIT_BLOCK), Buffer(self.blocks * UNIT_BLOCK))
         self._turn, self._next_core = 0, 0
@@ -83,7 +83,7 @@ class Cell(GatheringJoin[_Job]):
         self._cores = [
             JoinCore(self.spec, self.driver.tracked, check=monitor.check) for _ in range(self.cores)
         ]
-        self._start_crew(monitor, self.active, self.clock)
+        self._start_crew(monitor, active, self.clock)
 
     # On the cores.
 
@@ -127,9 +127,9 @@ class Cell(GatheringJoin[_Job]):
 
     def _deal(self, piece: BasicWindow) -> Iterator[tuple[int, BasicWindow]]:
         """Cut a batch into equal shares for different cores, starting with each core in turn."""
-        parts = max(1, min(self.active, piece.rows // _SHARE))
+        parts = max(1, min(self.crew.active, piece.rows // _SHARE))
         for start, stop in pairwise(piece.rows * n // parts for n in range(parts + 1)):
-            self._next_core = (self._next_core + 1) % self.active
+            self._next_core = (self._next_core + 1) % self.crew.active
             batch = piece.batch.slice(start, stop - start)
             yield self._next_core, piece if parts == 1 else BasicWindow(piece.spec, batch)
 
@@ -138,11 +138,9 @@ class Cell(GatheringJoin[_Job]):
 
         Threads of cores that are released end when they have searched what they were given before.
         """
-        if self.active != cores:
-            self.active = cores
-            self.crew.resize(cores)
-            for window in self.windows:
-                window.cores = cores
+        self.crew.resize(cores)
+        for window in self.windows:
+            window.cores = cores
 
     def _fit(self, side: int, batch: int) -> None:
         """Let basic windows of scans be as large as the cost model says for what the window holds (6).
@@ -198,6 +196,6 @@ class Cell(GatheringJoin[_Job]):
         window = self.windows[side]
         rows = [sum(part.rows for part in run) for run in window.runs()]
         if not self._is_dealt:  # all cores search all of it: each counts for as much as any other
-            held, cores = window.segment.rows, self.active
+            held, cores = window.segment.rows, self.crew.active
             rows = [held * (k + 1) // cores - held * k // cores for k in range(cores)]
         return rows + [0] * (self.cores - len(rows))

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from handshake.errors import HandshakeError, UnsupportedError, core_error
 from handshake.joins.arrangements.arrangement import Arrangement
-from handshake.joins.arrangements.channels import Channel, Monitor, Stopped, merging_tree
+from handshake.joins.arrangements.channels import Channel, Merger, Monitor, Stopped
 from handshake.joins.arrangements.handshake.ends import Ends
 from handshake.joins.arrangements.handshake.worker import Queue, Worker, in_line
 from handshake.joins.basic_window import BasicWindow
@@ -60,7 +60,7 @@ class Handshake(Arrangement):
         ]  # fmt: skip
         in_line(self._workers)
         self._cores = [worker.join_core for worker in self._workers]
-        self._results = merging_tree([worker.results for worker in self._workers])
+        self._results = Merger([worker.results for worker in self._workers])
         for worker in self._workers:
             worker.start()
 
