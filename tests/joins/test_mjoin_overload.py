@@ -102,10 +102,10 @@ def test_a_busy_join_adds_cores_and_an_idle_one_releases_them():
         for _ in range(rounds):
             for k in range(3):
                 clock.now += 1.0
-                join.crew.busy[0] += busy * join.active
+                join.crew.busy[0] += busy * join.crew.active
                 list(join.push(k, batch))
                 list(join.drain())
-            counts.append(join.active)
+            counts.append(join.crew.active)
         return counts
 
     join.load.clock = clock = Clock()

@@ -10,7 +10,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from handshake.errors import SchemaError, UnsupportedError, WindowError
-from handshake.joins.access import ACCESS_METHODS, AccessMethod, choose_method
+from handshake.joins.access import ACCESS_METHODS, choose_method
 from handshake.joins.states import RowStates
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.arrivals import Layout
@@ -201,7 +201,7 @@ def join_spec(
 ) -> JoinSpec:  # fmt: skip
     """Bind and analyse a predicate, and choose an access method."""
     schemas = tuple(Schema.from_arrow(s, n) for s, n in zip((left, right), SIDES, strict=True))
-    _check_names(schemas)
+    check_columns(schemas)
     predicate = bind(on, Scope.of(schemas[0], schemas[1], aliases))
     analysis = analyse(predicate)
     access, why = choose_method(analysis, method)
@@ -211,20 +211,34 @@ def join_spec(
         access = ACCESS_METHODS["scan"]
         name, why = _on_device(method, all(_coded_bands(analysis, side, prepared.expr) for side in (0, 1)))
     unit = common_unit(schemas, windows, times)
-    stamps = tuple(_stamps(side, windows) for side in (0, 1))
-    interior = prepared.expr
     of_left, of_right = windows.rules(unit)
-    rules = (of_left, of_right)
-    boundary = conjunction((*window_conditions(rules, *stamps), *conjuncts(interior)))
-    specs = tuple(
-        _side_spec(
-            side, (left, right)[side], times[side], analysis, prepared, boundary, stamps[side], access, tuning
+    stamps = (_stamps(0, windows), _stamps(1, windows))
+    conditions = window_conditions((of_left, of_right), *stamps)
+    boundary = conjunction((*conditions, *conjuncts(prepared.expr)))
+
+    def side_spec(side: int) -> SideSpec:
+        used = {node: None for node in walk(boundary) if isinstance(node, Column) and node.side == side}
+        derived = tuple(
+            (column.name, source)
+            for column, source in prepared.sources.items()
+            if column in used and source != Source(column)
         )
-        for side in (0, 1)
-    )  # fmt: skip
+        time = times[side]
+        equal = [(e.left, e.right)[side] for e in analysis.equalities]
+        bounded = [(b.left, b.right)[side] for b in analysis.bounds]
+        return SideSpec(
+            side=side, schema=(left, right)[side], derived=derived,
+            time=None if time is None else schemas[side].get(time).name,
+            filters=(analysis.left_only, analysis.right_only)[side],
+            keys=tuple(dict.fromkeys((*equal, *bounded))), columns=tuple(used), stamps=stamps[side],
+            hashed=tuple(equal) if access.hashed else (),
+            attributes=_attributes(analysis, side)[: access.attributes],
+            coded=_coded_bands(analysis, side, boundary) if access.coded else (), tuning=tuning,
+        )  # fmt: skip
+
     return JoinSpec(
-        analysis, prepared, windows, rules, unit, name, why, (specs[0], specs[1]),
-        result_schema(left, right, suffix, kind), interior, boundary, show(on), tuning, kind,
+        analysis, prepared, windows, (of_left, of_right), unit, name, why, (side_spec(0), side_spec(1)),
+        result_schema(left, right, suffix, kind), prepared.expr, boundary, show(on), tuning, kind,
         dated=ordered and kind.pairs == "first",
     )  # fmt: skip
 
@@ -255,7 +269,8 @@ def _on_device(asked: str, banded: bool) -> tuple[str, str]:
     return "band", "bands on two plain numbers"
 
 
-def _check_names(schemas: tuple[Schema, ...]) -> None:
+def check_columns(schemas: tuple[Schema, ...]) -> None:
+    """Raise `SchemaError` if a column may be taken for a hidden one."""
     for schema in schemas:
         if any(name.startswith(HIDDEN) for name in schema.names):
             raise SchemaError(f"a column name of the {schema.stream} input begins with a NUL; rename it")
@@ -268,7 +283,7 @@ def _two_sided_parts(analysis: Analysis) -> tuple[Expr, ...]:
 
 
 def common_unit(schemas: tuple[Schema, ...], windows: Windows, times: tuple[str | None, ...]) -> str:
-    """Return the unit that times of both sides count in; raises if they cannot be compared."""
+    """Return the finest unit of all time columns; raise if the times do not compare."""
     units = []
     _check_zones(schemas, times)
     for schema, time in zip(schemas, times, strict=True):
@@ -328,53 +343,12 @@ def _within(op: str, right: Column, sign: str, left: Column, rule: Rule) -> Expr
     return Compare(op, right, limit, type=BOOL)
 
 
-def _side_spec(
-    side: int, schema: pa.Schema, time: str | None, analysis: Analysis, prepared: Prepared, boundary: Expr,
-    stamps: Stamps, access: AccessMethod, tuning: Tuning,
-) -> SideSpec:  # fmt: skip
-    used = {node: None for node in walk(boundary) if isinstance(node, Column) and node.side == side}
-    derived = tuple(
-        (column.name, source)
-        for column, source in prepared.sources.items()
-        if column.side == side and column in used and source != Source(column)
-    )
-    if time is not None:
-        time = _column_name(schema, time)
-    return SideSpec(
-        side=side, schema=schema, time=time, derived=derived,
-        filters=(analysis.left_only, analysis.right_only)[side],
-        keys=_keys(analysis, side), columns=tuple(used), stamps=stamps,
-        hashed=_hash_keys(analysis, side) if access.hashed else (),
-        attributes=_attributes(analysis, side)[: access.attributes],
-        coded=_coded_bands(analysis, side, boundary) if access.coded else (), tuning=tuning,
-    )  # fmt: skip
-
-
-def _column_name(schema: pa.Schema, name: str) -> str:
-    field = Schema.from_arrow(schema, "input").find(name)
-    assert field is not None
-    return field.name
-
-
-def _of(pair: tuple[Expr, Expr], side: int) -> Expr:
-    return pair[side]
-
-
-def _keys(analysis: Analysis, side: int) -> tuple[Expr, ...]:
-    pairs = [(e.left, e.right) for e in analysis.equalities] + [(b.left, b.right) for b in analysis.bounds]
-    return tuple(dict.fromkeys(_of(pair, side) for pair in pairs))
-
-
-def _hash_keys(analysis: Analysis, side: int) -> tuple[Expr, ...]:
-    return tuple(_of((e.left, e.right), side) for e in analysis.equalities)
-
-
 def _attributes(analysis: Analysis, side: int) -> tuple[Attribute, ...]:
     """Return the expressions of this side that have bounds; two-sided ones first."""
     groups: dict[Expr, list[tuple[Expr, Bound]]] = {}
     for bound in analysis.bounds:
-        pair = (bound.left, bound.right)
-        groups.setdefault(_of(pair, side), []).append((_of(pair, 1 - side), bound))
+        inner, outer = (bound.left, bound.right) if side == 0 else (bound.right, bound.left)
+        groups.setdefault(inner, []).append((outer, bound))
     found = [Attribute(inner, tuple(limits)) for inner, limits in groups.items()]
     return tuple(sorted(found, key=lambda attribute: not attribute.two_sided))
 

@@ -17,7 +17,15 @@ import pyarrow as pa
 
 from handshake.errors import ExpressionError, HandshakeError, SchemaError, WindowError, suggest
 from handshake.joins.access import ACCESS_METHODS, AccessMethod, choose_method
-from handshake.joins.spec import JoinSpec, SideSpec, Stamps, join_spec, window_conditions
+from handshake.joins.spec import (
+    JoinSpec,
+    SideSpec,
+    Stamps,
+    check_columns,
+    common_unit,
+    join_spec,
+    window_conditions,
+)
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.prepare import HIDDEN
 from handshake.plan.analyse import analyse
@@ -26,7 +34,6 @@ from handshake.plan.expr import (
     Column,
     Compare,
     Expr,
-    Literal,
     Name,
     Udf,
     conjunction,
@@ -35,7 +42,7 @@ from handshake.plan.expr import (
     transform,
     walk,
 )
-from handshake.schema import BOOL, INT64, UNITS, Field, Schema
+from handshake.schema import INT64, Field, Schema
 from handshake.windows import TIME, Rule, Window, Windows
 
 FIRST, SECOND = HIDDEN + "first", HIDDEN + "second"
@@ -335,9 +342,10 @@ def _stamped_side(side: SideSpec, first: tuple[str, str] | None, second: tuple[s
 def many_spec(streams: Sequence[StreamSpec], on: Expr, tuning: Tuning = TUNING) -> ManySpec:
     """Check streams and predicate, and plan their join."""
     streams = tuple(streams)
-    _check_streams(streams)
-    unit = _common_unit(streams)
-    found = tuple(_read(streams, on))
+    schemas = tuple(Schema.from_arrow(stream.schema, stream.name) for stream in streams)
+    _check_streams(streams, schemas)
+    unit = common_unit(schemas, Windows(), tuple(stream.time for stream in streams))
+    found = tuple(_read(schemas, on))
     joint = tuple(c for c in found if len(c.streams) != 1)
     single = tuple(c for c in found if len(c.streams) == 1)
     spec = ManySpec(streams, joint, single, unit, _output(streams), show(on), tuning)
@@ -345,7 +353,7 @@ def many_spec(streams: Sequence[StreamSpec], on: Expr, tuning: Tuning = TUNING) 
     return spec
 
 
-def _check_streams(streams: tuple[StreamSpec, ...]) -> None:
+def _check_streams(streams: tuple[StreamSpec, ...], schemas: tuple[Schema, ...]) -> None:
     if len(streams) < 2:
         raise SchemaError(f"a join needs two or more streams; {len(streams)} was given")
     for stream in streams:
@@ -354,52 +362,21 @@ def _check_streams(streams: tuple[StreamSpec, ...]) -> None:
                 f"{stream.name!r} cannot name a stream; a name is letters, digits and _, "
                 "not beginning with a digit, so that a predicate can say name.column"
             )
-        if any(name.startswith(HIDDEN) for name in stream.schema.names):
-            raise SchemaError(f"a column name of the {stream.name} input begins with a NUL; rename it")
+        if any(each.timed for each in streams) and stream.time is None:
+            raise WindowError(
+                f"a time window needs a time column for every stream, and none is named for the "
+                f"{stream.name} input; name one of {', '.join(stream.schema.names)} (time=…)"
+            )
+    check_columns(schemas)
     folded = [stream.name.casefold() for stream in streams]
     for stream in streams:
         if folded.count(stream.name.casefold()) > 1:
             raise SchemaError(f"two streams are called '{stream.name}' (case does not matter); rename one")
 
 
-def _common_unit(streams: tuple[StreamSpec, ...]) -> str:
-    """Return the finest unit of all time columns, or raise if the times do not compare."""
-    if any(stream.timed for stream in streams):
-        for stream in streams:
-            if stream.time is None:
-                raise WindowError(
-                    f"a time window needs a time column for every stream, and none is named for the "
-                    f"{stream.name} input; name one of {', '.join(stream.schema.names)} (time=…)"
-                )
-    dated = [stream for stream in streams if stream.time is not None]
-    units = [_pair_unit(dated[0], stream) for stream in dated]
-    return min(units, key=lambda unit: UNITS[unit], default="ns")
-
-
-def _pair_unit(one: StreamSpec, other: StreamSpec) -> str:
-    """Return the unit in which a join of two streams counts time."""
-    left, right = (pa.schema([pa.field(s.name, s.schema.field(_column(s)).type)]) for s in (one, other))
-    always = Literal(True, type=BOOL)
-    try:
-        spec = join_spec(left, right, always, Windows(None, None), times=(one.name, other.name), suffix="\1")
-    except SchemaError as error:
-        message = str(error)
-        for side, stream in (("left", one), ("right", other)):
-            message = message.replace(
-                f"column '{stream.name}' of the {side} input",
-                f"column '{stream.time}' of the {stream.name} input",
-            )
-        raise SchemaError(message) from None
-    return spec.unit
-
-
-def _column(stream: StreamSpec) -> str:
-    return Schema.from_arrow(stream.schema, stream.name).get(str(stream.time)).name
-
-
-def _read(streams: tuple[StreamSpec, ...], on: Expr) -> Iterator[StreamCondition]:
+def _read(schemas: tuple[Schema, ...], on: Expr) -> Iterator[StreamCondition]:
     """Yield the conjuncts, with every name resolved to a column such as `a.x`."""
-    names = _Names(streams)
+    names = _Names(schemas)
     row = Scope((names.row,), {"l": 0})
     with _in_their_words(names.names):
         for part in conjuncts(on):
@@ -410,9 +387,9 @@ def _read(streams: tuple[StreamSpec, ...], on: Expr) -> Iterator[StreamCondition
 class _Names:
     """The columns that names in a predicate stand for."""
 
-    def __init__(self, streams: Sequence[StreamSpec]) -> None:
-        self.names = tuple(stream.name for stream in streams)
-        self.schemas = tuple(Schema.from_arrow(stream.schema, stream.name) for stream in streams)
+    def __init__(self, schemas: tuple[Schema, ...]) -> None:
+        self.names = tuple(schema.stream for schema in schemas)
+        self.schemas = schemas
         self.row = Schema(
             tuple(Field(f"{s.stream}.{f.name}", f.type) for s in self.schemas for f in s.fields), "joined"
         )
