@@ -289,7 +289,7 @@ def asof(
     check_names(asof, options, AsOfOptions)
     join = AsOf(
         _UNKNOWN, _UNKNOWN, on, by, (left_time or time, right_time or time), direction, tolerance,
-        allow_exact_matches, how, suffix, aliases,
+        allow_exact_matches, how=how, suffix=suffix, aliases=aliases,
     )  # fmt: skip
     return _run(_plan_best(left, right, join, engine, Options(**options)), left, right)
 
@@ -397,7 +397,7 @@ def nearest(
     check_names(nearest, options, NearestOptions)
     join = Nearest(
         _UNKNOWN, _UNKNOWN, on, by, k, windows_of(window, left_window, right_window),
-        (left_time or time, right_time or time), how, rank, value, suffix, aliases,
+        (left_time or time, right_time or time), rank, value, how=how, suffix=suffix, aliases=aliases,
     )  # fmt: skip
     return _run(_plan_best(left, right, join, engine, Options(**options)), left, right)
 

@@ -91,7 +91,7 @@ def check_tables(case: Case, by: str, k: int, how: str, many: int) -> None:
     left, right = numbered(case)
     join = Nearest(
         left.schema, right.schema, parse(case.on), by, k, case.windows, (case.left_time, case.right_time),
-        how, value=None if by in WIDE else "value", many=many,
+        how=how, value=None if by in WIDE else "value", many=many,
     )  # fmt: skip
     found = join.find(left, right).table
     want = [row[:3] if by in WIDE else row for row in wanted(case, by, k, how, expect(case))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -16,8 +16,7 @@ from handshake.joins.asof_search import ANY, Rows, Wanted, edge_rows, search_by_
 from handshake.joins.key_numbers import number_keys
 from handshake.joins.lengths import Length, length_of
 from handshake.joins.spec import SIDES, common_unit, result_schema
-from handshake.joins.waiting import Found, waiting_windows
-from handshake.kinds import JoinKind, kind_of_best
+from handshake.joins.waiting import BestMatch, Found, waiting_windows
 from handshake.options import AsOfOptions
 from handshake.plan.bind import Scope, bind
 from handshake.plan.expr import Compare, Expr, Literal, Name, conjunction, conjuncts, show
@@ -30,29 +29,19 @@ By = str | Sequence[str | tuple[str, str]] | None
 
 
 @dataclass(frozen=True)
-class AsOf:
-    """An as-of join of inputs with these columns; `handshake.asof` documents the fields.
+class AsOf(BestMatch):
+    """An as-of join; `handshake.asof` documents the fields."""
 
-    It is checked when its columns are known and it is first used.
-    """
+    called: ClassVar[str] = "an as-of join"
+    options: ClassVar[type] = AsOfOptions
 
-    left: pa.Schema
-    right: pa.Schema
-    on: Any
-    """An expression, or None; before the columns are known, also what users may write."""
     by: By
     times: tuple[str | None, str | None]
     direction: str = "backward"
     tolerance: Length | None = None
     allow_exact_matches: bool = True
-    how: str = "left"
-    suffix: str = "_right"
-    aliases: tuple[str, str] | None = None
-    cores: int | None = None
     most_pairs: int = 64
     """Joins with more than about this many pairs per left row use growing windows."""
-    called: ClassVar[str] = "an as-of join"
-    options: ClassVar[type] = AsOfOptions
 
     @cached_property
     def bound(self) -> Wanted:
@@ -64,20 +53,7 @@ class AsOf:
         """The columns of results."""
         return result_schema(self.left, self.right, self.suffix, self.kind)
 
-    @property
-    def output(self) -> None:
-        """None: results have the columns of both sides."""
-
-    @property
-    def kind(self) -> JoinKind:
-        """The kind of the join."""
-        return kind_of_best(self.how, self.called)
-
-    def find(self, left: pa.Table, right: pa.Table) -> Found:
-        """Return the joined table, whose left rows stay in their order, and which left rows have a match."""
-        left, right = (plain_table(table).combine_chunks() for table in (left, right))
-        if not (left.schema.equals(self.left) and right.schema.equals(self.right)):
-            return replace(self, left=left.schema, right=right.schema).find(left, right)
+    def _find(self, left: pa.Table, right: pa.Table) -> Found:
         wanted = self.bound
         rows = Rows((left, right), wanted)
         found = search_by_time(wanted, rows) if self.on is None else None
@@ -91,21 +67,12 @@ class AsOf:
         return Found(pa.table([*left.columns, *columns], schema=self.schema), matched)
 
     def edge_rows(self, right: pa.Table, *, forward: bool) -> Array | None:
-        """Return the numbers of the right rows that count for left rows on one side of them; None for all.
-
-        Left rows that are later than all right rows find the last row of their key, or nothing. Earlier ones
-        find the first one (`forward`).
-        """
+        """Return the last row of each key, which later left rows find; or the first one (`forward`)."""
         wanted = self.bound
         if self.on is not None or not wanted.looks("forward" if forward else "backward"):
             return None
         rows = Rows((self.left.empty_table(), plain_table(right).combine_chunks()), wanted)
         return edge_rows(wanted, rows, forward=forward)
-
-    @property
-    def replaces(self) -> bool:
-        """True if nothing but times chooses among right rows, so that later ones replace earlier ones."""
-        return self.edge_rows(self.right.empty_table(), forward=False) is not None
 
     def condition(self) -> Expr:
         """Return what must hold for a pair, apart from times: keys are equal, and `on`."""

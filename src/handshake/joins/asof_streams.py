@@ -80,8 +80,8 @@ class AsOfJoin(TwoStreamPush[WaitingPlan]):
     ) -> None:  # fmt: skip
         join = AsOf(
             schema_of(left, "left"), schema_of(right, "right"), None if on is None else predicate_of(on), by,
-            (left_time or time, right_time or time), direction, tolerance, allow_exact_matches, how, suffix,
-            aliases, cores,
+            (left_time or time, right_time or time), direction, tolerance, allow_exact_matches, how=how,
+            suffix=suffix, aliases=aliases, cores=cores,
         )  # fmt: skip
         self._request = join
         super().__init__(plan_asof(join, lateness, tuning), None, late_to)

@@ -7,7 +7,7 @@ numbers of rows and the columns that the predicate or the ranking reads go throu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.errors import WindowError
-from handshake.io.frames import plain_table
 from handshake.joins.distance import Candidates, distance_of, find_candidates
 from handshake.joins.numbered import APART, add_mark, add_number, number_rows
 from handshake.joins.plan import JoinPlan, predicate_of, prepare
@@ -23,9 +22,8 @@ from handshake.joins.ranking import Best, Ranking, parse_ranking, ranking_of
 from handshake.joins.replay import Replay
 from handshake.joins.spec import SIDES, common_unit
 from handshake.joins.ties import order_by_columns
-from handshake.joins.waiting import Found, waiting_windows
+from handshake.joins.waiting import BestMatch, Found, waiting_windows
 from handshake.kernels.columns import as_array
-from handshake.kinds import JoinKind, kind_of_best
 from handshake.options import NearestOptions
 from handshake.plan.bind import Scope, bind
 from handshake.plan.build import Expression
@@ -47,34 +45,24 @@ class _Bound(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Nearest:
-    """A nearest join of inputs with these columns; `handshake.nearest` documents the fields.
+class Nearest(BestMatch):
+    """A nearest join; `handshake.nearest` documents the fields."""
 
-    It is checked when its columns are known and it is first used.
-    """
+    called: ClassVar[str] = "a nearest join"
+    options: ClassVar[type] = NearestOptions
 
-    left: pa.Schema
-    right: pa.Schema
-    on: Any
-    """An expression, or None; before the columns are known, also what users may write."""
     by: str | Expression
     k: int = 1
     windows: Windows = NO_WINDOWS
     times: tuple[str | None, str | None] = (None, None)
-    how: str = "left"
     rank: str | None = "rank"
     value: str | None = None
-    suffix: str = "_right"
-    aliases: tuple[str, str] | None = None
-    cores: int | None = None
     carried: pa.Schema | None = None
     """The columns of results, if values are carried in another type."""
     many: int = 1 << 14
     """Pairs that wait to be sorted, at least."""
     share: float = 0.125
     """The largest share of all pairs that an index may find; more are ranked without one."""
-    called: ClassVar[str] = "a nearest join"
-    options: ClassVar[type] = NearestOptions
 
     @cached_property
     def bound(self) -> _Bound:
@@ -91,26 +79,9 @@ class Nearest:
         """The columns of results, which are not those of both sides alone."""
         return self.schema
 
-    @property
-    def kind(self) -> JoinKind:
-        """The kind of the join."""
-        return kind_of_best(self.how, self.called)
-
-    def find(self, left: pa.Table, right: pa.Table) -> Found:
-        """Return the joined table, and which left rows have a match.
-
-        Left rows stay in their order; the matches of each come by rank.
-        """
-        left, right = (plain_table(table).combine_chunks() for table in (left, right))
-        if not (left.schema.equals(self.left) and right.schema.equals(self.right)):
-            return replace(self, left=left.schema, right=right.schema).find(left, right)
+    def _find(self, left: pa.Table, right: pa.Table) -> Found:
         found = _Search(self, left, right).run()
         return Found(found.table.cast(self.schema), found.matched)
-
-    @property
-    def replaces(self) -> bool:
-        """False: an earlier right row may be better."""
-        return False
 
     def edge_rows(self, right: pa.Table, *, forward: bool) -> Array | None:
         """Return None: each right row in reach may be among the best."""

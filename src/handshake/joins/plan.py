@@ -31,7 +31,7 @@ from handshake.joins.gate import ROOM, Gate, OnShed
 from handshake.joins.lengths import Length, length_of
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.multiway.spec import ManySpec, StreamSpec, many_spec
-from handshake.joins.ordering import InOrder, KindInOrder
+from handshake.joins.ordering import InOrder
 from handshake.joins.spec import SIDES, JoinSpec, explain_unmatched, join_spec
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kinds import JoinKind, kind_of_join
@@ -85,21 +85,17 @@ class PlannedJoin(ABC, Generic[SpecT]):
 
     def ordering(self) -> InOrder | None:
         """Return a buffer that puts results in order, if the plan asks for it."""
-        return self._make_ordering() if self.ordered else None
-
-    @abstractmethod
-    def _make_ordering(self) -> InOrder:
-        """Return a buffer that puts results in order."""
+        return InOrder(self.spec) if self.ordered else None
 
     @property
     def tracks(self) -> bool:
         """True if rows without a match are results, or rows with several are results once."""
-        return False
+        return any(self.spec.kind.tracked)
 
     @property
     def preserves(self) -> bool:
         """True if rows without a match are results."""
-        return False
+        return self.spec.kind.preserves
 
     @abstractmethod
     def start(self, on_late: OnLate | None = None) -> RunningJoin:
@@ -144,19 +140,6 @@ class JoinPlan(PlannedJoin[JoinSpec]):
         if self.device == "gpu":
             return "gpu"
         return "unbounded" if self.spec.windows.unbounded else self.algorithm
-
-    def _make_ordering(self) -> InOrder:
-        return KindInOrder(self.spec)
-
-    @property
-    def tracks(self) -> bool:
-        """True if rows without a match are results, or rows with several are results once."""
-        return any(self.spec.kind.tracked)
-
-    @property
-    def preserves(self) -> bool:
-        """True if rows without a match are results."""
-        return self.spec.kind.preserves
 
     def start(self, on_late: OnLate | None = None) -> Arrangement:
         """Arrange the join cores and start them; see `PlannedJoin.start`."""
@@ -207,9 +190,6 @@ class JoinPlan(PlannedJoin[JoinSpec]):
 @dataclass(frozen=True)
 class MultiPlan(PlannedJoin[ManySpec]):
     """A join of several named streams that is checked and planned but not running."""
-
-    def _make_ordering(self) -> InOrder:
-        return InOrder(self.spec.streams, self.spec.windows, self.spec.unit)
 
     def start(self, on_late: OnLate | None = None) -> MJoin:
         """Start the join cores; see `PlannedJoin.start`."""

@@ -9,14 +9,15 @@ theirs are wanted by no row that waits or comes.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from handshake.errors import UnsupportedError
+from handshake.io.frames import plain_table
 from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.driver import Driver, OnLate, Seen, Tracked, stored_column
 from handshake.joins.latency import Latencies
@@ -33,7 +34,8 @@ from handshake.joins.plan import PlannedJoin
 from handshake.joins.spec import ROW, TIME, JoinSpec
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.columns import integers
-from handshake.kinds import JoinKind
+from handshake.kinds import JoinKind, kind_of_best
+from handshake.plan.expr import Expr
 from handshake.schema import UNITS, concat_batches
 from handshake.windows import TimeWindow, Windows
 
@@ -52,20 +54,49 @@ class Found(NamedTuple):
     """Which left rows have a match."""
 
 
-class BestMatch(Protocol):
-    """An algorithm for tables that joins left rows with their best matches."""
+@dataclass(frozen=True)
+class BestMatch(ABC):
+    """A join of left rows with their best matches, of inputs with these columns.
+
+    It is checked when its columns are known and it is first used.
+    """
+
+    called: ClassVar[str]
+    options: ClassVar[type]
+
+    left: pa.Schema
+    right: pa.Schema
+    on: Any
+    """An expression, or None; before the columns are known, also what users may write."""
+    by: Any
+    """Keys of an as-of join, or the ranking of a nearest join."""
+    how: str = field(default="left", kw_only=True)
+    suffix: str = field(default="_right", kw_only=True)
+    aliases: tuple[str, str] | None = field(default=None, kw_only=True)
+    cores: int | None = field(default=None, kw_only=True)
+
+    @property
+    def kind(self) -> JoinKind:
+        """The kind of the join."""
+        return kind_of_best(self.how, self.called)
 
     @property
     def output(self) -> pa.Schema | None:
         """The columns of results; None if they are those of both sides."""
-
-    @property
-    def replaces(self) -> bool:
-        """True if right rows replace earlier ones of their keys for all left rows to come."""
+        return None
 
     def find(self, left: pa.Table, right: pa.Table) -> Found:
-        """Return the results for left rows and all right rows in their reach, both in any order."""
+        """Return the results for left rows, in their order, and all right rows in their reach."""
+        left, right = (plain_table(table).combine_chunks() for table in (left, right))
+        if not (left.schema.equals(self.left) and right.schema.equals(self.right)):
+            return replace(self, left=left.schema, right=right.schema).find(left, right)
+        return self._find(left, right)
 
+    @abstractmethod
+    def _find(self, left: pa.Table, right: pa.Table) -> Found:
+        """Find matches in tables of exactly these columns."""
+
+    @abstractmethod
     def edge_rows(self, right: pa.Table, *, forward: bool) -> Array | None:
         """Return the numbers of the right rows that count for left rows on one side of them; None for all.
 
@@ -75,14 +106,30 @@ class BestMatch(Protocol):
         """
 
     @property
-    def kind(self) -> JoinKind:
-        """The kind of the join."""
+    def replaces(self) -> bool:
+        """True if right rows replace earlier ones of their keys for all left rows to come."""
+        return self.edge_rows(self.right.empty_table(), forward=False) is not None
 
+    @abstractmethod
+    def condition(self) -> Expr:
+        """Return what must hold for a pair, apart from times."""
+
+    @abstractmethod
     def describe(self) -> str:
         """Return the join in a line of text."""
 
+    @property
+    @abstractmethod
+    def search(self) -> str:
+        """How tables are searched."""
+
+    @abstractmethod
     def describe_waiting(self) -> tuple[str, str]:
         """Return when a left row at time t is final, and how long right rows are held, as texts."""
+
+    @abstractmethod
+    def held_windows(self) -> Windows:
+        """Return windows that hold rows of streams as long as left rows wait."""
 
 
 def explain_waiting(best: BestMatch) -> str:
@@ -387,15 +434,7 @@ class WaitingJoin(RunningJoin):
 class WaitingPlan(PlannedJoin[JoinSpec]):
     """A join of left rows with their best matches that is checked and planned but not running."""
 
-    best: BestMatch | None = None
-
-    def _make_ordering(self) -> NoReturn:
-        raise UnsupportedError("results come in the order of left times already; leave ordered out")
-
-    @property
-    def tracks(self) -> bool:
-        """True: left rows are results when they are final."""
-        return True
+    best: BestMatch = field(kw_only=True)
 
     @property
     def preserves(self) -> bool:
@@ -404,10 +443,8 @@ class WaitingPlan(PlannedJoin[JoinSpec]):
 
     def start(self, on_late: OnLate | None = None) -> WaitingJoin:
         """Start a join without rows, in the caller's thread."""
-        assert self.best is not None
         return WaitingJoin(self.spec, self.best, self.lateness or 0, on_late)
 
     def explain(self) -> str:
         """Describe the plan."""
-        assert self.best is not None
         return f"{explain_best(self.best)}\n{explain_waiting(self.best)}"

@@ -111,5 +111,5 @@ def as_of_match(node: WindowJoin, schemas: tuple[pa.Schema, pa.Schema], cores: i
         *schemas, on, keys,
         (f"{node.names[0]}.{MEMBER_TIME}", f"{node.names[1]}.{MEMBER_TIME}"),
         "forward" if node.looks_ahead else "backward", Duration(window.reach(unit) * UNITS[unit]),
-        node.match.endswith("="), "left", aliases=(node.names[0], node.names[1]), cores=cores,
+        node.match.endswith("="), aliases=(node.names[0], node.names[1]), cores=cores,
     )  # fmt: skip

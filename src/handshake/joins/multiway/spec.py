@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -28,6 +29,7 @@ from handshake.joins.spec import (
 )
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kernels.prepare import HIDDEN
+from handshake.kinds import INNER, JoinKind
 from handshake.plan.analyse import analyse
 from handshake.plan.bind import Scope, bind
 from handshake.plan.expr import (
@@ -141,6 +143,8 @@ class ManySpec:
     output: pa.Schema
     text: str
     tuning: Tuning = TUNING
+    kind: ClassVar[JoinKind] = INNER
+    dated: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._steps: dict[tuple[frozenset[int], int], StepSpec] = {}

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.private import WATERMARK
 from handshake.errors import UnsupportedError, WindowError
-from handshake.joins.ordering import KindInOrder
+from handshake.joins.ordering import InOrder
 from handshake.joins.spec import MOMENT, ROW
 from handshake.joins.states import RowStates
 from handshake.kernels.columns import integers
@@ -68,7 +68,7 @@ class Dating:
     def __init__(self, definition: Definition, states: tuple[RowStates | None, ...]) -> None:
         spec = definition.spec
         self._schema = definition.output
-        self._order = None if spec.dated else KindInOrder(spec)
+        self._order = None if spec.dated else InOrder(spec)
         side = spec.kind.shown.index(True)
         held = states[side] if spec.dated else None
         self._before = None if held is None else RowStates.load(held.dump())

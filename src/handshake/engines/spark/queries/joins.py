@@ -145,7 +145,7 @@ def _join_as_of(
         arrow_schema(left.frame, 0), arrow_schema(right.frame, 1), on, keys, (left.time, right.time),
         "forward" if node.looks_ahead else "backward",
         Duration(window.reach(node.clock.unit) * UNITS[node.clock.unit]), node.match.endswith("="),
-        node.kind.name,
+        how=node.kind.name,
     )  # fmt: skip
     return best_frames(left.frame, right.frame, join, Options(state_dir=state_dir))
 
