@@ -266,17 +266,11 @@ class JoinCore:
         kernel = self._kernel(cells_kernel, program, window.spec.side)
         assert window.cells is not None
         addresses = [w.addresses(program.nullable) for w in (piece, window)]
-        state = np.zeros(3, np.int64)
-        while state[0] < len(probe.order):
-            out = self._buffers.take()
-            count, seen = kernel(
-                addresses[0], probe.order, probe.first, probe.last, probe.low, probe.high,
-                addresses[1], window.rows, window.cells.offsets, window.keys, state, *out,
-            )  # fmt: skip
-            self._looked_at(seen)
-            if count:
-                yield Pairs(piece, out[0][:count], [window], out[1][:count], np.array([count]))
-            self._buffers.grow(state[0] < len(probe.order))
+        given = (
+            addresses[0], probe.order, probe.first, probe.last, probe.low, probe.high,
+            addresses[1], window.rows, window.cells.offsets, window.keys, np.zeros(3, np.int64),
+        )  # fmt: skip
+        return self._look_up(kernel, given, piece, window)
 
     def _by_sweep(self, program: Program, outer: Outer, window: BasicWindow) -> Iterator[Pairs]:
         kernel = self._kernel(sweep_kernel, program, window.spec.side)
@@ -284,21 +278,25 @@ class JoinCore:
         cells = window.cells
         assert cells is not None
         addresses = [w.addresses(program.nullable) for w in (piece, window)]
-        state = np.array([0, 0, -1])
+        given = (
+            addresses[0], *first, *second, addresses[1], window.rows,
+            cells.offsets, cells.low, cells.high, cells.fences, np.array([0, 0, -1]),
+        )  # fmt: skip
+        return self._look_up(kernel, given, piece, window)
+
+    def _look_up(
+        self, kernel: Any, given: tuple[Any, ...], piece: BasicWindow, window: BasicWindow
+    ) -> Iterator[Pairs]:
+        """Call an index kernel, whose last given argument is its state, until all tuples are looked up."""
+        state = given[-1]
         while state[0] < piece.rows:
             out = self._buffers.take()
-            count, seen = kernel(
-                addresses[0], *first, *second,
-                addresses[1], window.rows, cells.offsets, cells.low, cells.high, cells.fences, state, *out,
-            )  # fmt: skip
-            self._looked_at(seen)
+            count, seen = kernel(*given, *out)
+            self.comparisons += seen
+            self.work += seen * self.spec.tuning.looked_up
             if count:
                 yield Pairs(piece, out[0][:count], [window], out[1][:count], np.array([count]))
             self._buffers.grow(state[0] < piece.rows)
-
-    def _looked_at(self, seen: int) -> None:
-        self.comparisons += seen
-        self.work += seen * self.spec.tuning.looked_up
 
     def _make_results(self, pairs: Pairs) -> Iterator[Made]:
         for made in self._results.of(pairs):

@@ -10,6 +10,7 @@ import itertools
 import math
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,17 +32,9 @@ _BOUNDS = tuple(LEAST * 10 ** (k / PER_DECADE) for k in range(PER_DECADE * DECAD
 class Latency:
     """A histogram at one moment, in seconds. Its figures are worked out when they are asked for."""
 
-    parts: tuple[Mapping[int, int], ...] = ()
-    """Results by the number of their bucket, of each core."""
+    counts: Mapping[int, int] = field(default_factory=dict)
+    """Results by the number of their bucket."""
     longest: float = 0.0
-
-    @cached_property
-    def counts(self) -> Mapping[int, int]:
-        """Results by the number of their bucket, of all cores together."""
-        counts: dict[int, int] = {}
-        for bucket, count in itertools.chain.from_iterable(part.items() for part in self.parts):
-            counts[bucket] = counts.get(bucket, 0) + count
-        return counts
 
     @cached_property
     def results(self) -> int:
@@ -98,13 +91,15 @@ class Histogram:
 
     def figures(self) -> Latency:
         """Return the histogram of this moment."""
-        return Latency((self.counts.copy(),), self.longest)
+        return Latency(self.counts.copy(), self.longest)
 
 
 def together(latencies: Sequence[Latency]) -> Latency:
     """Return the histogram of several cores together."""
-    parts = tuple(part for latency in latencies for part in latency.parts)
-    return Latency(parts, max((latency.longest for latency in latencies), default=0.0))
+    counts = Counter[int]()
+    for latency in latencies:
+        counts.update(latency.counts)
+    return Latency(counts, max((latency.longest for latency in latencies), default=0.0))
 
 
 def _bucket(seconds: float) -> int:

@@ -72,19 +72,18 @@ class RowStates:
 
     def are_matched(self, numbers: Array) -> Array:
         """Return which rows have matched; rows that are not known have not."""
-        with self._lock:
-            places = self._places(numbers)
-            known = places < self._rows
-            matched: Array = known & (self._states[np.where(known, places, 0)] == _MATCHED)
-        return matched
+        return self._have_state(numbers, _MATCHED)
 
     def are_pending(self, numbers: Array) -> Array:
         """Return which rows are in the window and have not matched."""
+        return self._have_state(numbers, _PENDING)
+
+    def _have_state(self, numbers: Array, state: int) -> Array:
         with self._lock:
             places = self._places(numbers)
             known = places < self._rows
-            pending: Array = known & (self._states[np.where(known, places, 0)] == _PENDING)
-        return pending
+            found: Array = known & (self._states[np.where(known, places, 0)] == state)
+        return found
 
     def leave(self, numbers: Array, *, matched: bool = False) -> Array:
         """Record that rows have left their window; return which of them have left now, without a match.

@@ -195,16 +195,6 @@ class _DiskStore:
             if template is not None:
                 self._templates.save(key, template)
 
-    def enable(self) -> None:
-        """Do nothing: the store is always enabled."""
-
-    def disable(self) -> None:
-        """Do nothing: see `disable_cache`."""
-
-    def flush(self) -> None:
-        """Remove the code of this loop."""
-        self._code.flush()
-
 
 def cache_folder(function: Callable[..., Any]) -> Path:
     """Return a writable folder for code that is compiled for a function.
@@ -284,11 +274,6 @@ class CodeFiles:
         except OSError:
             partial.unlink(missing_ok=True)
         self._remove_old()
-
-    def flush(self) -> None:
-        """Remove the files of this loop."""
-        for path in self.folder.glob(f"{self._stem}.*.nbc"):
-            path.unlink(missing_ok=True)
 
     def _remove_old(self) -> None:
         """Remove the least recently used quarter if there are too many files."""

@@ -67,7 +67,7 @@ class ManyDriver(StreamDriver):
             stamps += [positions.own] if streams[k].counted else []
             stamps += [positions.seen[j] for j, other in enumerate(streams) if j != k and other.counted]
         arrays = [*batch.columns, *(pa.array(stamp.astype(np.int64, copy=False)) for stamp in stamps)]
-        stamped = pa.RecordBatch.from_arrays(arrays, schema=self._spec.stamped_schema(k))
+        stamped = pa.RecordBatch.from_arrays(arrays, schema=self._spec.stamped[k])
         own = [c.bound for c in self._spec.filters if c.streams == {k}]
         held = [holds(on, arrays_of(stamped, 0, (on,)), stamped.num_rows) for on in own]
         mask = np.logical_and.reduce(held) if held else None

@@ -127,7 +127,6 @@ class StepSpec:
 
     joined: tuple[int, ...]
     target: int
-    conditions: tuple[StreamCondition, ...]
     spec: JoinSpec
 
 
@@ -219,10 +218,10 @@ class ManySpec:
     def _step(self, joined: frozenset[int], target: int) -> StepSpec:
         members, new = tuple(sorted(joined)), self.new_conditions(joined, target)
         base = self._join(new)
-        schemas = self._joined_schema(members), self.stamped_schema(target)
+        schemas = self._joined_schema(members), self.stamped[target]
         left, right = (replace(side, schema=s) for side, s in zip(base.sides, schemas, strict=True))
         wide = replace(base, sides=(left, right), output=self._joined_schema((*members, target)))
-        return StepSpec(members, target, new.conditions, self._add_windows(wide, members, target))
+        return StepSpec(members, target, self._add_windows(wide, members, target))
 
     def _join(self, new: NewConditions) -> JoinSpec:
         """Return the join of a target with the streams that its conditions read, without stamps.
@@ -253,15 +252,12 @@ class ManySpec:
         """The streams' names."""
         return tuple(stream.name for stream in self.streams)
 
-    def stamped_schema(self, k: int) -> pa.Schema:
-        """Return a stream's columns, prefixed with its name, and its stamps."""
-        return self._stamped[k]
-
     def _joined_schema(self, members: Iterable[int]) -> pa.Schema:
-        return pa.schema([column for k in members for column in self._stamped[k]])
+        return pa.schema([column for k in members for column in self.stamped[k]])
 
     @cached_property
-    def _stamped(self) -> tuple[pa.Schema, ...]:
+    def stamped(self) -> tuple[pa.Schema, ...]:
+        """The columns of each stream, prefixed with its name, and its stamps."""
         return tuple(map(self._add_stamps, range(len(self.streams))))
 
     def _add_stamps(self, k: int) -> pa.Schema:

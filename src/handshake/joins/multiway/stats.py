@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,8 @@ _ENOUGH = 256
 """Combinations that a step must have taken before its own counts are believed."""
 _OLD = 0.5
 """The weight of earlier counts relative to those since the last look."""
+_NOTHING = np.zeros(4)
+Array = np.ndarray[Any, Any]
 Key = tuple[frozenset[int], int]
 
 
@@ -50,25 +52,6 @@ class Estimate(NamedTuple):
 
 
 @dataclass
-class _Counts:
-    """The counts of a step; older counts weigh less."""
-
-    pairs: float = 0.0
-    probed: float = 0.0
-    candidates: float = 0.0
-    found: float = 0.0
-
-    def fade(self) -> _Counts:
-        return _Counts(*(_OLD * value for value in (self.pairs, self.probed, self.candidates, self.found)))
-
-    def plus(self, other: _Counts, sign: int = 1) -> _Counts:
-        return _Counts(
-            self.pairs + sign * other.pairs, self.probed + sign * other.probed,
-            self.candidates + sign * other.candidates, self.found + sign * other.found,
-        )  # fmt: skip
-
-
-@dataclass
 class Statistics:
     """Selectivities and window sizes of a running join."""
 
@@ -83,17 +66,17 @@ class Statistics:
             self._groups.setdefault(condition.streams, []).append(condition)
         self._selectivity = {streams: _guess(group) for streams, group in self._groups.items()}
         self._sampled: set[frozenset[int]] = set()
-        self._measured: dict[Key, _Counts] = {}
-        self._before: dict[Key, _Counts] = {}
+        self._measured: dict[Key, Array] = {}
+        """Counts of steps: pairs, combinations that probed, candidates, matches; older counts weigh less."""
+        self._before: dict[Key, Array] = {}
+        """All such counts at the last look."""
 
     def estimate(self, joined: frozenset[int], target: int) -> Estimate:
         """Return what a combination of `joined` is expected to find in the window of `target`."""
         rows = self.rows[target]
-        counts = self._measured.get((joined, target))
-        if counts is not None and counts.probed >= _ENOUGH and counts.pairs:
-            return Estimate(
-                rows * counts.candidates / counts.pairs, rows * counts.found / counts.pairs, "measured"
-            )
+        pairs, probed, candidates, matches = self._measured.get((joined, target), _NOTHING).tolist()
+        if probed >= _ENOUGH and pairs:
+            return Estimate(rows * candidates / pairs, rows * matches / pairs, "measured")
         groups = self.spec.new_conditions(joined, target).groups
         known = "sampled" if groups and groups <= self._sampled else "guessed"
         found = [self._selectivity[streams] for streams in groups]
@@ -107,16 +90,16 @@ class Statistics:
 
     def measure(self, cores: Iterable[StepCore]) -> None:
         """Record what the steps have counted since the last call."""
-        sums: dict[Key, _Counts] = {}
+        sums: dict[Key, Array] = {}
         for core in cores:
             key = (frozenset(core.step.joined), core.step.target)
-            now = _Counts(core.pairs, core.probed, core.core.comparisons, core.found)
-            sums[key] = sums.get(key, _Counts()).plus(now)
+            counts = np.array([core.pairs, core.probed, core.core.comparisons, core.found], np.float64)
+            sums[key] = sums.get(key, _NOTHING) + counts
         for key, now in sums.items():
-            news = now.plus(self._before.get(key, _Counts()), -1)
+            news = now - self._before.get(key, _NOTHING)
             self._before[key] = now
-            if news.probed:
-                self._measured[key] = self._measured.get(key, _Counts()).fade().plus(news)
+            if news.any():
+                self._measured[key] = _OLD * self._measured.get(key, _NOTHING) + news
 
     def sample(self, tuples: Mapping[int, pa.RecordBatch]) -> None:
         """Estimate selectivities from combinations of some tuples of each stream."""
