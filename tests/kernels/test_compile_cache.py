@@ -108,9 +108,7 @@ def test_each_key_has_its_own_file_and_a_full_disk_keeps_nothing(tmp_path: Path)
     assert (files.load("int"), files.load("float"), files.load("text")) == (1, 2, None)
     CodeFiles(tmp_path / "missing", twice).save("int", 3)
     assert not (tmp_path / "missing").exists()
-    files.flush()
-    assert files.load("int") is None
-    assert not list(tmp_path.iterdir())
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_without_a_writable_folder_every_process_compiles(

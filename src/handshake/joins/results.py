@@ -13,10 +13,9 @@ import pyarrow as pa
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.driver import Tracked, arrays_of, stored_column
 from handshake.joins.spec import TIME, FirstPairs, JoinSpec
-from handshake.kernels.collect import Shape, collect
+from handshake.kernels.collect import Rows, RowsMessage
 from handshake.kernels.columns import integers
 from handshake.kernels.evaluate import holds
-from handshake.kernels.few_rows import Rows, RowsMessage
 from handshake.kernels.gather import gather
 from handshake.plan.expr import conjunction
 
@@ -90,13 +89,13 @@ class Results:
     def __post_init__(self) -> None:
         doubtful = self.spec.prepared.doubtful
         self._residual = conjunction(doubtful) if doubtful else None
-        self._shapes = tuple(side.shape for side in self.spec.sides)
         self._reduces = any(self.tracked) or self.spec.firsts is not None
         self._shown = self.spec.kind.shown
-        shapes = [shape for shape, shown in zip(self._shapes, self._shown, strict=True) if shown]
-        self._few_rows = None
-        if len(self.spec.made) and not self.spec.dated and None not in shapes:
-            self._few_rows = RowsMessage(self.spec.made, [shape for shape in shapes if shape is not None])
+        shapes = [side.shape for side, shown in zip(self.spec.sides, self._shown, strict=True) if shown]
+        self._message = None
+        """Makes the columns of both sides; None if a column has a memory layout of another kind."""
+        if len(self.spec.output) and None not in shapes:
+            self._message = RowsMessage(self.spec.output, [shape for shape in shapes if shape is not None])
 
     def of(self, pairs: Pairs) -> Iterator[Made]:
         """Yield the results of pairs in batches that are not too large."""
@@ -132,18 +131,16 @@ class Results:
 
     def _as_one(self, few: list[Pairs]) -> Iterator[pa.RecordBatch]:
         """Yield one batch, or several if the results are large."""
-        batch = self._few_rows_of(few) if few else None
-        if batch is None:
-            yield from self._each(few)
-        else:
-            yield batch
-
-    def _few_rows_of(self, found: Sequence[Pairs]) -> pa.RecordBatch | None:
-        """Return the results of some pairs as one batch if they are few, else None."""
-        if self._few_rows is None:
-            return None
-        sides = [_rows(found, side) for side in (0, 1) if self._shown[side]]
-        return self._few_rows.make(sides)
+        if self._message is not None and not self.spec.dated and few:
+            sides = [_rows(few, side) for side in (0, 1) if self._shown[side]]
+            try:
+                batch = self._message.make(sides, _RESULT_BYTES)
+            except pa.ArrowInvalid:
+                pass
+            else:
+                yield batch
+                return
+        yield from self._each(few)
 
     def _each(self, found: list[Pairs]) -> Iterator[pa.RecordBatch]:
         cut = (some for pairs in found for some in self._cut(pairs) if len(some.here))
@@ -204,7 +201,7 @@ class Results:
 
     def _cut(self, pairs: Pairs) -> Iterator[Pairs]:
         """Cut pairs by size, and by basic windows if their columns cannot be concatenated."""
-        if len(pairs.windows) > 1 and None in self._shapes:
+        if len(pairs.windows) > 1 and self._message is None:
             bounds = pairwise([0, *pairs.ends.tolist()])
             for window, (start, end) in zip(pairs.windows, bounds, strict=True):
                 there = pairs.there[start:end]
@@ -253,27 +250,25 @@ class Results:
         return found
 
     def _batch(self, pairs: Pairs) -> pa.RecordBatch:
-        batch = self._few_rows_of((pairs,))
-        if batch is not None:
-            return batch
-        one = np.array([len(pairs.here)])
-        sides = [([pairs.piece], pairs.here, one), (pairs.windows, pairs.there, pairs.ends)]
-        if pairs.piece.spec.side == 1:
-            sides.reverse()
-        columns: list[pa.Array] = []
-        for (windows, rows, ends), shape, shown in zip(sides, self._shapes, self._shown, strict=True):
-            if shown:
-                columns += _columns(shape, windows, rows, ends)
+        shown = [side for side in (0, 1) if self._shown[side]]
+        if self._message is not None:
+            batch = self._message.make([_rows((pairs,), side) for side in shown])
+            if not self.spec.dated:
+                return batch
+            columns = batch.columns
+        else:
+            columns = [column for side in shown for column in _columns(pairs, side)]
         if self.spec.dated:
             columns += self._dates(pairs)
         return pa.RecordBatch.from_arrays(columns, schema=self.spec.made)
 
 
-def _columns(shape: Shape | None, windows: Sequence[BasicWindow], rows: Array, ends: Array) -> list[pa.Array]:
-    if shape is not None:
-        return collect(shape, [window.places for window in windows], rows, ends)
-    (window,) = windows
-    return [gather(column, rows) for column in window.batch.columns[: len(window.spec.schema)]]
+def _columns(pairs: Pairs, side: int) -> list[pa.Array]:
+    """Return the columns of one side for all pairs, which are of one basic window."""
+    (window,) = pairs.windows
+    window, rows = (pairs.piece, pairs.here) if pairs.piece.spec.side == side else (window, pairs.there)
+    picked = pa.array(rows)
+    return [gather(column, picked) for column in window.batch.columns[: len(window.spec.schema)]]
 
 
 def _rows(found: Sequence[Pairs], side: int) -> Rows:

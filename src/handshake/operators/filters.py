@@ -41,7 +41,7 @@ class Rows:
             return self._batch[name]
         if self._picked is None:
             self._picked = pa.array(self.places)
-        found = self._ready[name] = gather(self._batch[name], self.places, self._picked)
+        found = self._ready[name] = gather(self._batch[name], self._picked)
         return found
 
     def integers(self, name: str) -> Array | None:
