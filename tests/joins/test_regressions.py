@@ -16,8 +16,10 @@ from handshake.joins.core import JoinCore
 from handshake.joins.join import Replay, prepare
 from handshake.joins.tuning import Tuning
 from handshake.kernels.columns import view
-from handshake.kernels.keys import moved_keys
-from handshake.schema import BOOL
+from handshake.kernels.keys import edges_of, limits_at
+from handshake.plan.analyse import Bound
+from handshake.plan.expr import Column
+from handshake.schema import BOOL, INT64
 from waiting import wait_until
 
 
@@ -64,12 +66,18 @@ def test_a_band_that_is_wider_than_a_word() -> None:
 
 @pytest.mark.parametrize("offset", [0, 5, FAR - 1, FAR, FAR + 7, 2 * FAR - 1, 2 * FAR, 2 * FAR + 1, 2**80])
 def test_limits_are_moved_as_far_as_a_word_goes(offset: int) -> None:
-    keys = [-FAR, -FAR + 1, -7, 0, 7, FAR - 2, FAR - 1]
+    """Limits are exact if the offset fits a word; else they exclude nothing."""
+    keys = np.array([-FAR, -FAR + 1, -7, 0, 7, FAR - 2, FAR - 1])
+    x = Column(0, "x", type=INT64)
     for move in (offset, -offset):
         for is_lower in (True, False):
+            bound = Bound(x, x, ">=" if is_lower else "<=", move)
+            low, high = limits_at(keys.ctypes.data, len(keys), edges_of(1, keys.dtype, [bound]))
+            found, other = (low, high) if is_lower else (high, low)
             end = -FAR if is_lower else FAR - 1
-            exact = [end if key == end else min(max(key + move, -FAR), FAR - 1) for key in keys]
-            assert moved_keys(np.array(keys), move, is_lower).tolist() == exact
+            exact = [end if key == end else min(max(key + move, -FAR), FAR - 1) for key in keys.tolist()]
+            assert found.tolist() == (exact if -FAR <= move < FAR else [end] * len(keys))
+            assert other.tolist() == [FAR - 1 if is_lower else -FAR] * len(keys)
 
 
 @pytest.mark.parametrize("last", ["left", "right"])

@@ -18,7 +18,7 @@ from handshake.kernels.collect import Places, places_of, row_bytes
 from handshake.kernels.columns import FEW, Columns, as_array, extremes, integers, layout
 from handshake.kernels.evaluate import evaluate
 from handshake.kernels.gather import gather_batch
-from handshake.kernels.keys import Edges, edges_of, limits_at, moved_floats, moved_keys, row_hash, sort_key
+from handshake.kernels.keys import Edges, edges_of, limits_at, row_hash, sort_key
 from handshake.plan.analyse import Bound
 from handshake.plan.expr import Column, Expr
 from handshake.plan.types import is_exact
@@ -182,12 +182,11 @@ class BasicWindow:
 
     def limits(self, attribute: Attribute) -> tuple[Array, Array]:
         """Return, per tuple, the range that it allows an attribute of the other side to have."""
-        if (
-            self.arrival is not None
-            and (edges := _edges(self.spec, self.batch.schema, attribute)) is not None
-        ):
-            return limits_at(int(self.arrival.row[FACTS + 2 * edges.column]), self.rows, edges)
-        return _limits(self, attribute)
+        known = None if self.arrival is None else _edges(self.spec, self.batch.schema, attribute)
+        if self.arrival is None or known is None:
+            return _limits(self, attribute)
+        column, edges = known
+        return limits_at(int(self.arrival.row[FACTS + 2 * column]), self.rows, edges)
 
     @cached_property
     def some_keys(self) -> Array:
@@ -263,67 +262,42 @@ def merge_windows(*windows: BasicWindow) -> BasicWindow | None:
 
 
 def _limits(window: BasicWindow, attribute: Attribute) -> tuple[Array, Array]:
-    low: Array | None = None
-    high: Array | None = None
-    known: dict[Expr, Array] = {}
+    bounds: dict[Expr, list[Bound]] = {}
     for expr, bound in attribute.limits:
-        if expr not in known:
-            known[expr] = sort_key(window.values(expr))
-        values = known[expr]
-        edge, is_lower = _edge(values, bound, window.spec.side)
-        if is_lower:
-            low = edge if low is None else np.maximum(low, edge)
-        else:
-            high = edge if high is None else np.minimum(high, edge)
-    given = low if low is not None else high
-    assert given is not None
-    return (
-        low if low is not None else np.full(len(given), _least(given.dtype)),
-        high if high is not None else np.full(len(given), _most(given.dtype)),
-    )
+        bounds.setdefault(expr, []).append(bound)
+    lows, highs = [], []
+    for expr, some in bounds.items():
+        values = np.ascontiguousarray(sort_key(window.values(expr)))
+        edges = edges_of(window.spec.side, values.dtype, some)
+        low, high = limits_at(values.ctypes.data, len(values), edges)
+        lows.append(low)
+        highs.append(high)
+    return np.maximum.reduce(lows), np.minimum.reduce(highs)
 
 
-def _edges(spec: SideSpec, schema: pa.Schema, attribute: Attribute) -> Edges | None:
-    """Return the limits of an attribute in compiled form, if they all come from one plain column."""
+def _edges(spec: SideSpec, schema: pa.Schema, attribute: Attribute) -> tuple[int, Edges] | None:
+    """Return the limits of an attribute in compiled form, if they all come from one plain column.
+
+    They come with the place of that column among those that kernels read.
+    """
     known = spec.edges.get(id(attribute))
     if known is None or known[0] is not attribute:
         known = spec.edges[id(attribute)] = (attribute, _find_edges(spec, schema, attribute))
     return known[1]
 
 
-def _find_edges(spec: SideSpec, schema: pa.Schema, attribute: Attribute) -> Edges | None:
-    exprs = {expr for expr, _ in attribute.limits}
-    (expr, *others) = exprs
+def _find_edges(spec: SideSpec, schema: pa.Schema, attribute: Attribute) -> tuple[int, Edges] | None:
+    (expr, *others) = {expr for expr, _ in attribute.limits}
     if others or not isinstance(expr, Column) or expr not in spec.columns:
         return None
     kind = layout(pa.array([], schema.field(expr.name).type)).type if expr.name in schema.names else None
     if kind is None or not (is_exact(expr.type) or pa.types.is_floating(kind)) or pa.types.is_decimal(kind):
         return None
     dtype = integers(pa.array([], kind)).dtype if is_exact(expr.type) else np.dtype(kind.to_pandas_dtype())
-    bounds = []
-    for _, bound in attribute.limits:
-        offset = bound.offset if spec.side == 1 else -bound.offset
-        lower = bound.is_lower if spec.side == 1 else not bound.is_lower
-        shift = float(offset) if dtype.kind == "f" else int(offset)
-        bounds.append((shift, float(bound.rounding), float(bound.magnitude), lower))
-    return edges_of(spec.columns.index(expr), dtype, bounds)
-
-
-def _edge(values: Array, bound: Bound, side: int) -> tuple[Array, bool]:
-    """Return the inclusive limit of `left op right + offset` on the other side, and whether it is lower."""
-    offset = bound.offset if side == 1 else -bound.offset
-    is_lower = bound.is_lower if side == 1 else not bound.is_lower
-    if values.dtype.kind != "f":
-        return moved_keys(values, int(offset), is_lower), is_lower
-    return moved_floats(values, float(offset), bound.rounding, bound.magnitude, is_lower), is_lower
-
-
-def _least(dtype: np.dtype[Any]) -> Any:
-    return -np.inf if dtype.kind == "f" else np.iinfo(np.int64).min
-
-
-def _most(dtype: np.dtype[Any]) -> Any:
-    return np.inf if dtype.kind == "f" else np.iinfo(np.int64).max
+    if dtype == np.uint64:  # compiled loops read signed words
+        return None
+    edges = edges_of(spec.side, dtype, [bound for _, bound in attribute.limits])
+    return spec.columns.index(expr), edges
 
 
 def _layout(spec: SideSpec, schema: pa.Schema) -> Layout | None:
@@ -331,14 +305,11 @@ def _layout(spec: SideSpec, schema: pa.Schema) -> Layout | None:
     if not spec.layouts or not spec.layouts[0][0].equals(schema):
         names = schema.names
         columns = [(_place(names, spec, column), column) for column in spec.columns]
-        first, second = (-1 if c is None else _place(names, spec, c) for c in _stamps(spec))
+        stamps = (spec.stamps.first, spec.stamps.second)
+        first, second = (-1 if c is None else _place(names, spec, c) for c in stamps)
         keys = [at for at, column in columns if column in spec.keys]
         spec.layouts[:] = [(schema, layout_of(schema, spec.shape, columns, (first, second), keys))]
     return spec.layouts[0][1]
-
-
-def _stamps(spec: SideSpec) -> tuple[Column | None, Column | None]:
-    return spec.stamps.first, spec.stamps.second
 
 
 def _place(names: list[str], spec: SideSpec, column: Column) -> int:

@@ -109,7 +109,7 @@ class SideSpec:
         default_factory=list, init=False, compare=False
     )
     """The layout of the last batch that was described (`kernels.arrivals`)."""
-    edges: dict[int, tuple[Attribute, Edges | None]] = dataclasses.field(
+    edges: dict[int, tuple[Attribute, tuple[int, Edges] | None]] = dataclasses.field(
         default_factory=dict, init=False, compare=False
     )
     """Limits on attributes of the other side in compiled form, by identity."""

@@ -13,6 +13,7 @@ from numba.core import types
 from handshake.kernels.columns import integers, layout
 from handshake.kernels.compile_cache import compile_loop
 from handshake.kernels.intrinsics import JIT, QUICK, reader
+from handshake.plan.analyse import Bound
 from handshake.schema import STRING, type_from_arrow
 
 Array = np.ndarray[Any, Any]
@@ -134,27 +135,12 @@ def sort_key(array: pa.Array) -> Array:
     return values
 
 
-def moved_keys(keys: Array, offset: int, is_lower: bool) -> Array:
-    """Return `keys + offset`, saturated to 64 bits, as inclusive limits.
+@numba.njit(**JIT, inline="always")
+def _moved_key(key, offset, is_lower):  # type: ignore[no-untyped-def]
+    """Return `key + offset`, saturated to 64 bits.
 
     A key at an end may stand for a value beyond it (see `sort_key`), so its limit stays there.
     """
-    moved, left = keys, min(max(offset, 2 * _LEAST), -2 * _LEAST)  # twice the range is beyond every end
-    while moved is keys or left:  # in steps of 64 bits
-        step = min(max(left, _LEAST), _MOST)
-        before, moved, left = moved, np.empty(len(keys), np.int64), left - step
-        _move_keys(before, np.int64(step), is_lower, moved)
-    return moved
-
-
-@compile_loop()
-def _move_keys(keys, offset, is_lower, moved):  # type: ignore[no-untyped-def]
-    for row in range(keys.shape[0]):
-        moved[row] = _moved_key(np.int64(keys[row]), offset, is_lower)
-
-
-@numba.njit(**JIT, inline="always")
-def _moved_key(key, offset, is_lower):  # type: ignore[no-untyped-def]
     end = _LEAST if is_lower else _MOST
     if key == end:
         return end
@@ -163,22 +149,9 @@ def _moved_key(key, offset, is_lower):  # type: ignore[no-untyped-def]
     return key + offset if key >= _LEAST - offset else _LEAST
 
 
-def moved_floats(values: Array, offset: float, rounding: float, magnitude: float, is_lower: bool) -> Array:
-    """Return `values + offset` as limits, widened by more than arithmetic as written may be off by rounding
-    (see plan.analyse)."""
-    moved = np.empty(len(values), np.float64)
-    _move_floats(values, offset, float(rounding), float(magnitude), is_lower, moved)
-    return moved
-
-
-@compile_loop()
-def _move_floats(values, offset, rounding, magnitude, is_lower, moved):  # type: ignore[no-untyped-def]
-    for row in range(values.shape[0]):
-        moved[row] = _moved_float(np.float64(values[row]), offset, rounding, magnitude, is_lower)
-
-
 @numba.njit(**JIT, inline="always")
 def _moved_float(value, offset, rounding, magnitude, is_lower):  # type: ignore[no-untyped-def]
+    """Return `value + offset`, widened by more than rounding may be off by (see plan.analyse)."""
     edge = value + offset
     if rounding != 0.0:
         slack = 4.0 * rounding * (abs(value) + magnitude) + 1e-44
@@ -189,41 +162,41 @@ def _moved_float(value, offset, rounding, magnitude, is_lower):  # type: ignore[
 
 
 class Edges(NamedTuple):
-    """Bounds that one plain column puts on an attribute, for `limits_at`."""
+    """Bounds that an expression puts on an attribute of the other side, for `limits_at`."""
 
-    column: int
-    """The place among the kernel columns of its side."""
-    width: int
-    whole: bool
-    signed: bool
+    dtype: np.dtype[Any]
+    """The type of the expression's values."""
     offsets: Array
     roundings: Array
     magnitudes: Array
     lower: Array
 
 
-def edges_of(
-    column: int, dtype: np.dtype[Any], bounds: Sequence[tuple[int | float, float, float, bool]]
-) -> Edges | None:
-    """Return bounds (offset, rounding, magnitude, is_lower) on a column; None if `limits_at` cannot do it."""
-    offsets, roundings, magnitudes, lower = zip(*bounds, strict=True)
-    whole = dtype.kind != "f"
-    if whole and (dtype == np.uint64 or any(not _LEAST <= offset <= _MOST for offset in offsets)):
-        return None
-    moved = np.array(offsets, np.int64 if whole else np.float64)
-    rounding, magnitude = np.array(roundings, np.float64), np.array(magnitudes, np.float64)
-    signed, is_lower = dtype.kind == "i", np.array(lower, np.bool_)
-    return Edges(column, dtype.itemsize, whole, signed, moved, rounding, magnitude, is_lower)
+def edges_of(side: int, dtype: np.dtype[Any], bounds: Sequence[Bound]) -> Edges:
+    """Return the bounds that an expression of a side puts on the other side.
+
+    Offsets of whole numbers beyond 64 bits are left out: what they exclude is not worth the trouble.
+    """
+    sign, is_whole = (1 if side == 1 else -1), dtype.kind != "f"
+    if is_whole:
+        bounds = [bound for bound in bounds if _LEAST <= sign * bound.offset <= _MOST]
+    return Edges(
+        dtype,
+        np.array([sign * bound.offset for bound in bounds], np.int64 if is_whole else np.float64),
+        np.array([bound.rounding for bound in bounds], np.float64),
+        np.array([bound.magnitude for bound in bounds], np.float64),
+        np.array([bound.is_lower == (side == 1) for bound in bounds], np.bool_),
+    )
 
 
 def limits_at(address: int, rows: int, edges: Edges) -> tuple[Array, Array]:
-    """Return the limits that a column in memory puts on an attribute, in one call."""
+    """Return the inclusive limits that values in memory put on an attribute, in one call."""
     low, high = np.empty(rows, edges.offsets.dtype), np.empty(rows, edges.offsets.dtype)
-    given = (address, edges.width, edges.offsets, edges.lower)
-    if edges.whole:
-        _limit_keys(*given, edges.signed, low, high)
-    else:
+    given = (address, edges.dtype.itemsize, edges.offsets, edges.lower)
+    if edges.dtype.kind == "f":
         _limit_floats(*given, edges.roundings, edges.magnitudes, low, high)
+    else:
+        _limit_keys(*given, edges.dtype.kind == "i", low, high)
     return low, high
 
 
