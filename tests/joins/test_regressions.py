@@ -240,3 +240,24 @@ def test_a_join_that_is_forgotten_leaves_no_threads() -> None:
     for _ in range(10):
         hs.Join(left={"x": pa.int64()}, right={"x": pa.int64()}, cores=3)
     wait_until(lambda: threading.active_count() <= before, what="the end of all threads")
+
+
+@pytest.mark.parametrize("first", ["near", "far"])
+def test_an_index_of_keys_that_need_more_bits_in_some_basic_windows(first: str) -> None:
+    """Days beyond 32 bits made the keys of one basic window wider than those of the next."""
+    day = 86_400
+    left, right = pa.schema([("d", pa.date32())]), pa.schema([("ts", pa.timestamp("s"))])
+    days = {"near": np.arange(100), "far": np.arange(60) + 2**33}
+    batches = {
+        name: pa.record_batch([pa.array(n * day).view("timestamp[s]")], right) for name, n in days.items()
+    }
+    tuning = Tuning(
+        indexed_from=1, indexed_probes=1, clustered_after=1, compiles_aside=False, merged_at_once=0, tiny=0
+    )
+    on = "l.d >= CAST(r.ts AS DATE) AND l.d <= CAST(r.ts AS DATE)"
+    with hs.Join(left=left, right=right, on=on, cores=1, tuning=tuning) as join:
+        for name in sorted(days, key=lambda name: name != first):
+            join.push_right(batches[name])
+        for _ in range(3):
+            found = join.push_left(pa.record_batch([pa.array([5, 7, 99], pa.date32())], left))
+            assert sum(batch.num_rows for batch in found) == 3

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 import handshake as hs
 from handshake.joins.join import prepare
 from handshake.kernels.cluster import cluster_band, cluster_hash, probe_hash, sweep_order
-from handshake.kernels.codes import FACTS
+from handshake.kernels.codes import FACTS, NO_CODES
 from handshake.kernels.columns import address_words, view
 from handshake.kernels.compile import TILE, Program
 from handshake.kernels.gather import gather
 from handshake.kernels.keys import has_value, hash_of, prefix_of, row_hash, sort_key
+from handshake.kernels.look_up import look_up_kernel
 from handshake.kernels.scan import STATE, scan_kernel
+from handshake.kernels.shared_scan import CHUNK, COUNT, GROUPS
 from handshake.kernels.sorting import order_of
-from handshake.kernels.sweep import sweep_kernel
 from handshake.plan.ranges import ranges, width_of
 from handshake.schema import BOOL, Int
 
@@ -83,16 +84,25 @@ def _band_program():
 
 def _swept(program, columns, first, second, cells, size):
     """Pairs of places that the kernel gives, in as many calls as buffers of that size need."""
-    kernel, state, found = sweep_kernel(program, 1), np.array([0, 0, -1]), []
+    keys = (cells.low.dtype.str, cells.fences.dtype.str)
+    kernel, found = look_up_kernel(program, 1, *keys, False), []
     outer, inner = (tuple(at for c in side for at in (c.ctypes.data, 0)) for side in columns)
-    while state[0] < len(first[0]):
+    table = np.array([(len(columns[1][0]), *(0,) * 6, *cells.places, *NO_CODES, *inner)])
+    one, seen, state = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(STATE, np.int64)
+    state[CHUNK] = -1
+    while True:
         out = np.empty(size, np.int32), np.empty(size, np.int32)
-        count, _ = kernel(
-            outer, *first, *second, inner, len(columns[1][0]), cells.offsets, cells.low, cells.high,
-            cells.fences, state, *out,
+        windows, ends = np.empty(1, np.int64), np.empty(1, np.int64)
+        kernel(
+            0, 0, outer, len(first[0]), 0, table, one, one, 0, *first, *second, seen,
+            state, *out, windows, ends,
         )  # fmt: skip
+        count = int(state[COUNT])
+        assert not count or (windows[0], ends[0], state[GROUPS]) == (0, count, 1)
         found += zip(out[0][:count].tolist(), out[1][:count].tolist(), strict=True)
-    return found
+        if state[CHUNK] < 0:
+            return found
+        state[COUNT] = state[GROUPS] = 0
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string(), pa.float64(), pa.int16()])

@@ -20,8 +20,9 @@ from handshake.kernels.cluster import Probe, probe_cost, probe_hash, sweep_cost,
 from handshake.kernels.codes import PASSED
 from handshake.kernels.compile import BLOCK, TILE, Program, cells_kernel
 from handshake.kernels.gather import gather_batch
-from handshake.kernels.scan import STATE, scan_kernel
-from handshake.kernels.sweep import sweep_kernel
+from handshake.kernels.look_up import look_up_kernel
+from handshake.kernels.scan import scan_kernel
+from handshake.kernels.shared_scan import CHUNK, COUNT, GROUPS, STATE
 from handshake.plan.expr import Literal
 
 Array = np.ndarray[Any, Any]
@@ -216,7 +217,7 @@ class JoinCore:
             if few or probe_cost(window.cells, probe, window.some_keys) < window.rows:
                 return self._by_cells(program, outer.piece, window, probe)
         elif few or sweep_cost(window.cells, *outer.swept[1:]) < window.rows:
-            return self._by_sweep(program, outer, window)
+            return self._by_bands(program, outer, window)
         return None
 
     def _kernel(self, make: Callable[..., Any], program: Program, inner: int, *options: Any) -> Any:
@@ -266,37 +267,42 @@ class JoinCore:
         kernel = self._kernel(cells_kernel, program, window.spec.side)
         assert window.cells is not None
         addresses = [w.addresses(program.nullable) for w in (piece, window)]
-        given = (
-            addresses[0], probe.order, probe.first, probe.last, probe.low, probe.high,
-            addresses[1], window.rows, window.cells.offsets, window.keys, np.zeros(3, np.int64),
-        )  # fmt: skip
-        return self._look_up(kernel, given, piece, window)
-
-    def _by_sweep(self, program: Program, outer: Outer, window: BasicWindow) -> Iterator[Pairs]:
-        kernel = self._kernel(sweep_kernel, program, window.spec.side)
-        piece, first, second = outer.swept
-        cells = window.cells
-        assert cells is not None
-        addresses = [w.addresses(program.nullable) for w in (piece, window)]
-        given = (
-            addresses[0], *first, *second, addresses[1], window.rows,
-            cells.offsets, cells.low, cells.high, cells.fences, np.array([0, 0, -1]),
-        )  # fmt: skip
-        return self._look_up(kernel, given, piece, window)
-
-    def _look_up(
-        self, kernel: Any, given: tuple[Any, ...], piece: BasicWindow, window: BasicWindow
-    ) -> Iterator[Pairs]:
-        """Call an index kernel, whose last given argument is its state, until all tuples are looked up."""
-        state = given[-1]
-        while state[0] < piece.rows:
+        state = np.zeros(3, np.int64)
+        while state[0] < len(probe.order):
             out = self._buffers.take()
-            count, seen = kernel(*given, *out)
-            self.comparisons += seen
-            self.work += seen * self.spec.tuning.looked_up
-            if count:
-                yield Pairs(piece, out[0][:count], [window], out[1][:count], np.array([count]))
-            self._buffers.grow(state[0] < piece.rows)
+            count, seen = kernel(
+                addresses[0], probe.order, probe.first, probe.last, probe.low, probe.high,
+                addresses[1], window.rows, window.cells.offsets, window.keys, state, *out,
+            )  # fmt: skip
+            yield from self._looked_up_pairs(piece, window, out, count, seen)
+            self._buffers.grow(state[0] < len(probe.order))
+
+    def _by_bands(self, program: Program, outer: Outer, window: BasicWindow) -> Iterator[Pairs]:
+        kernel = self._kernel(look_up_kernel, program, window.spec.side, *window.spec.key_types, False)
+        piece, first, second = outer.swept
+        none, seen = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        given = (
+            0, 0, piece.addresses(True), piece.rows, 0, window.scan_row[np.newaxis], none, none, 0,
+            *first, *second, seen,
+        )  # fmt: skip
+        state = np.zeros(STATE, np.int64)
+        state[CHUNK] = -1
+        while True:
+            out = self._buffers.take()
+            kernel(*given, state, *out, np.empty(1, np.int64), np.empty(1, np.int64))
+            yield from self._looked_up_pairs(piece, window, out, int(state[COUNT]), int(seen[0]))
+            if state[CHUNK] < 0:
+                return
+            state[COUNT] = state[GROUPS] = seen[0] = 0
+            self._buffers.grow(True)
+
+    def _looked_up_pairs(
+        self, piece: BasicWindow, window: BasicWindow, out: tuple[Array, Array], count: int, seen: int
+    ) -> Iterator[Pairs]:
+        self.comparisons += seen
+        self.work += seen * self.spec.tuning.looked_up
+        if count:
+            yield Pairs(piece, out[0][:count], [window], out[1][:count], np.array([count]))
 
     def _make_results(self, pairs: Pairs) -> Iterator[Made]:
         for made in self._results.of(pairs):

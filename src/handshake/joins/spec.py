@@ -124,6 +124,12 @@ class SideSpec:
         """The name that errors and metrics use: left or right."""
         return SIDES[self.side]
 
+    @cached_property
+    def key_types(self) -> tuple[str, str]:
+        """The NumPy types of the keys of cells and of fences, for an index of bands."""
+        kinds = ["f8" if isinstance(a.inner.type, Float) else "i8" for a in self.attributes]
+        return kinds[0], kinds[-1]
+
     @property
     def expiring(self) -> Column | None:
         """The stamp that rows of this side expire by; None if they never do."""

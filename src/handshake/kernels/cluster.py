@@ -38,6 +38,14 @@ class Cells:
     shift: int = 0
     """Number of bits by which a hash is shifted right to give its cell."""
 
+    def __post_init__(self) -> None:
+        # Kernels read the keys of all basic windows in one type, whatever type the values of each came in.
+        for name in ("low", "high", "fences"):
+            keys = getattr(self, name)
+            if keys is not None:
+                kind = np.float64 if keys.dtype.kind == "f" else np.int64
+                object.__setattr__(self, name, np.ascontiguousarray(keys, kind))
+
     @property
     def places(self) -> tuple[int, ...]:
         """Addresses of the index, for the table of a shared scan (`kernels.shared_scan`)."""

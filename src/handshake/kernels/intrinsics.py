@@ -125,16 +125,3 @@ def lower_bound(keys, start, stop, key):  # type: ignore[no-untyped-def]
     if length == 1 and keys[start] < key:
         start += 1
     return start
-
-
-@numba.njit(**JIT, inline="always")
-def upper_bound(keys, start, stop, key):  # type: ignore[no-untyped-def]
-    """Return the first place whose key is above `key`."""
-    length = stop - start
-    while length > 1:
-        half = length >> 1
-        start += half if keys[start + half - 1] <= key else 0
-        length -= half
-    if length == 1 and keys[start] <= key:
-        start += 1
-    return start

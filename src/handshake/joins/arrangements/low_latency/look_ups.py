@@ -13,7 +13,6 @@ from handshake.joins.basic_window import BasicWindow, indexable
 from handshake.joins.core import JoinCore, Outer
 from handshake.joins.spec import JoinSpec
 from handshake.kernels.compile import TILE
-from handshake.kernels.keys import sort_key
 from handshake.kernels.look_up import look_up_hashes_kernel, look_up_kernel
 from handshake.kernels.shared_scan import HEADROOM, INDEXED, INSIDE, NULLABLE, STATE
 
@@ -153,8 +152,7 @@ def _kernel_maker(window: BasicWindow) -> Callable[[Any, int], Any]:
     """Return the function that makes kernels for the index of basic windows like this one."""
     if window.spec.hashed:
         return look_up_hashes_kernel
-    keys = [sort_key(window.values(attribute.inner)).dtype.str for attribute in window.spec.attributes]
-    return lambda program, inner: look_up_kernel(program, inner, keys[0], keys[-1])
+    return lambda program, inner: look_up_kernel(program, inner, *window.spec.key_types, True)
 
 
 def _try_out(
