@@ -35,7 +35,7 @@ from handshake.page.board import MOST_ENDED, Board
 from handshake.page.frames import Viewer
 from handshake.page.live import Page
 from handshake.page.remote import RemoteSource, look_for_pages
-from handshake.page.sources import ThingSource
+from handshake.page.sources import Source, ThingSource
 
 ROWS = pa.schema([("t", pa.timestamp("us")), ("x", pa.int64()), ("name", pa.string())])
 EVIL = "<img src=x onerror=alert(1)>"
@@ -329,7 +329,7 @@ def test_a_query_that_has_failed_already_is_noted_without_the_stack() -> None:
     )
 
 
-class ThingLike:
+class ThingLike(Source):
     over = closed = False
     state = "running"
 

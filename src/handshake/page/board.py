@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,9 +14,8 @@ from handshake.errors import InputError
 from handshake.metrics.export import openmetrics
 from handshake.metrics.snapshot import Snapshot
 from handshake.page.cards import Card
-from handshake.page.errors import Errors
 from handshake.page.frames import Frame, Viewer, whole
-from handshake.page.sampler import Sampler
+from handshake.page.history import Errors
 from handshake.page.sources import Source
 
 IDLE, SAMPLED = 1.0, 0.2
@@ -30,7 +30,7 @@ class Board:
     def __init__(self) -> None:
         self.cards: dict[str, Card] = {}
         self.errors = Errors()
-        self._samplers: dict[str, Sampler] = {}
+        self._samplers: dict[str, _Sampler] = {}
         """The thread of each source that is not over, by the name of the source."""
         self._lock = threading.RLock()
         self._viewers: set[Viewer] = set()
@@ -40,7 +40,7 @@ class Board:
 
     def add(self, source: Source) -> None:
         """Show the queries of a source from now on, in place of a source of the same name."""
-        sampler = Sampler(self, source)
+        sampler = _Sampler(self, source)
         with self._lock:
             former = self._samplers.get(source.name)
             if former is not None:
@@ -85,7 +85,7 @@ class Board:
                     if title in self._waiting:
                         card.show(self._waiting.pop(title))
                 if snapshot.error and snapshot.error != former:
-                    self.note(title, snapshot.error)
+                    self.errors.note(title, snapshot.error)
                 card.update(source, snapshot)
             names = {snapshot.name for snapshot in snapshots}
             for title, card in list(self.cards.items()):
@@ -110,10 +110,6 @@ class Board:
                 self._waiting[title] = batch
             else:
                 card.show(batch)
-
-    def note(self, query: str, error: str) -> None:
-        """Note an error for the list of errors."""
-        self.errors.note(query, error)
 
     # Those who look
 
@@ -170,3 +166,46 @@ class Board:
             sampler.stop()
         for sampler in samplers:
             sampler.join(timeout=2.0)
+
+
+class _Sampler(threading.Thread):
+    """The thread that reads one source: a source that is slow to answer does not hold up the others."""
+
+    def __init__(self, board: Board, source: Source) -> None:
+        super().__init__(name="handshake-live-sampler", daemon=True)
+        self._board, self.source = board, source
+        self._stopped, self._awake = threading.Event(), threading.Event()
+        self._failure = ""
+
+    def run(self) -> None:
+        """Sample until the source is over, or another takes its place, or the page is closed."""
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            self._sample()
+            if self.source.over:
+                self._board.drop(self.source)
+                return
+            self._awake.wait(max(self._board.pause - (time.monotonic() - began), 0.001))
+            self._awake.clear()
+
+    def _sample(self) -> None:
+        try:
+            found = self.source.snapshots()
+        except Exception as error:  # the page goes on, whatever one source does
+            text = f"{type(error).__name__}: {error}"
+            if text != self._failure:
+                self._board.errors.note(self.source.name, f"figures cannot be read: {text}")
+            self._failure = text
+        else:
+            self._failure = ""
+            self._board.take(self.source, found)
+
+    def wake(self) -> None:
+        """Let the thread sample now instead of later."""
+        self._awake.set()
+
+    def stop(self) -> None:
+        """End the thread after its present sample, and let go of the source."""
+        self._stopped.set()
+        self._awake.set()
+        self.source.close()

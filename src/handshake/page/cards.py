@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -71,7 +70,8 @@ class Card:
         if batch is not None:
             self._latest = None
             self._rows = {"columns": batch.schema.names, "rows": _texts(batch)}
-        self.details = {"latency": _plain_latency(self.snapshot.latency), "last": self._rows}
+        latency = self.snapshot.latency
+        self.details = {"latency": None if latency is None else latency.to_dict(), "last": self._rows}
 
     def figures(self) -> dict[str, Any]:
         """Return the last figures as plain data, without the details."""
@@ -93,13 +93,3 @@ def _texts(batch: pa.RecordBatch) -> list[list[str | None]]:
 def _cell(value: Any) -> str | None:
     text = None if value is None else str(value)
     return text if text is None or len(text) <= _CELL else text[: _CELL - 1] + "…"
-
-
-def _plain_latency(latency: Any) -> Any:
-    if latency is None or isinstance(latency, Mapping):
-        return latency
-    bounds = [[None if bound == float("inf") else bound, count] for bound, count in latency.buckets]
-    return {
-        **{k: getattr(latency, k) for k in ("results", "p50", "p90", "p99", "longest")},
-        "buckets": bounds,
-    }

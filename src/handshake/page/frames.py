@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from handshake.page.cards import Card
-from handshake.page.errors import Errors
+from handshake.page.history import Errors
 
 FASTEST = 50
 """Updates per second, at most."""

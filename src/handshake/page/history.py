@@ -1,7 +1,8 @@
-"""The figures of the last hour, one point per second."""
+"""The past of a page: the figures of the last hour, one point per second, and the last errors."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from handshake.metrics.snapshot import Snapshot
 
 SECONDS = 3600
+_MOST_ERRORS, _LONGEST_ERROR = 50, 2000
 Value = float | None
 Point = dict[str, Value]
 Columns = dict[str, list[Value]]
@@ -80,6 +82,24 @@ class History:
         if any(count < 0 for count in new.values()):  # the query was started again
             new = buckets
         return {"p50": _percentile(new, 0.5), "p99": _percentile(new, 0.99)}
+
+
+class Errors:
+    """The last errors of all queries."""
+
+    def __init__(self) -> None:
+        self._last: deque[dict[str, Any]] = deque(maxlen=_MOST_ERRORS)
+        self.count = 0
+        """The number of errors so far."""
+
+    def note(self, query: str, error: str) -> None:
+        """Add an error of a query; its text is cut if it is long."""
+        self._last.append({"t": time.time(), "query": query, "error": error[:_LONGEST_ERROR]})
+        self.count += 1
+
+    def last(self) -> list[dict[str, Any]]:
+        """Return the last errors, the newest at the end."""
+        return list(self._last)
 
 
 def points_of(columns: Columns) -> list[Point]:

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -14,7 +15,7 @@ from handshake.metrics.snapshot import Part, Snapshot, StreamPart
 from handshake.page.board import Board
 from handshake.page.directory import pages
 from handshake.page.history import points_of
-from handshake.page.sources import FINAL, Record
+from handshake.page.sources import FINAL, Record, Source
 
 _PATIENCE = 3.0
 """Seconds to wait for an answer."""
@@ -22,7 +23,7 @@ _GONE = 3
 """Questions without an answer after which a page counts as gone."""
 
 
-class RemoteSource:
+class RemoteSource(Source):
     """The queries of a page that another process serves."""
 
     def __init__(self, url: str) -> None:
@@ -34,8 +35,7 @@ class RemoteSource:
             host = None
         if parts.scheme != "http" or host is None:
             raise InputError(f"'{url}' is not the address of a live page, such as http://127.0.0.1:8642")
-        self.name, self.over = f"{host}:{port}", False
-        self._host, self._port = host, port
+        self.name, self._host, self._port = f"{host}:{port}", host, port
         self._token = parse_qs(parts.query).get("token", [""])[0]
         self._last: list[Snapshot] = []
         self._missed = 0
@@ -83,9 +83,6 @@ class RemoteSource:
             known = Record(held["since"], {}, points_of(described["history"]), [])
         self._records[name] = known._replace(last=held["last"], points=held["points"])
 
-    def counts(self, query: str) -> None:
-        """Return nothing: the figures of another page come together."""
-
     def about(self, query: str) -> dict[str, Any]:
         """Return what does not change of a query."""
         return self._about[query]
@@ -101,9 +98,6 @@ class RemoteSource:
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise HandshakeError(f"the live page at {self.name} does not answer: {error}") from error
 
-    def close(self) -> None:
-        """Do nothing: no connection stays open."""
-
 
 def _snapshot(name: str, held: dict[str, Any]) -> Snapshot:
     return Snapshot(
@@ -114,13 +108,13 @@ def _snapshot(name: str, held: dict[str, Any]) -> Snapshot:
     )  # fmt: skip
 
 
-class _Latency:
+class _Latency(SimpleNamespace):
     """A histogram that came as plain data."""
 
     def __init__(self, held: dict[str, Any]) -> None:
-        self.results, self.longest = held["results"], held["longest"]
-        self.p50, self.p90, self.p99 = held["p50"], held["p90"], held["p99"]
-        self.buckets = [(float("inf") if bound is None else bound, n) for bound, n in held["buckets"]]
+        buckets = [(float("inf") if bound is None else bound, n) for bound, n in held["buckets"]]
+        super().__init__(**{**held, "buckets": buckets})
+        self.to_dict = held.copy
 
 
 def look_for_pages(board: Board, urls: Sequence[str] = ()) -> None:

@@ -8,6 +8,7 @@ import json
 import secrets
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
 from typing import Any
@@ -41,6 +42,8 @@ _HEADERS = {
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 _RATE = 4.0
 """Updates per second that a page asks for by default."""
+_PATIENCE = 10.0
+"""Seconds to wait for the start of the server."""
 
 
 class _Guard:
@@ -162,11 +165,9 @@ class _Pages:
     async def why(self, request: Request) -> Response:
         """Explain why rows, one per stream, are a result, or not."""
         asked = request.query_params
-
-        def explain() -> dict[str, str]:
-            return {"text": self._board.why(asked.get("name", ""), asked.getlist("row"))}
-
-        return await self._answer(explain)
+        return await self._answer(
+            lambda: {"text": self._board.why(asked.get("name", ""), asked.getlist("row"))}
+        )
 
     async def metrics(self, request: Request) -> Response:
         """Return all metrics in the OpenMetrics text format."""
@@ -204,11 +205,14 @@ class Server:
             app, log_level="critical", access_log=False, lifespan="off", ws="none", server_header=False,
             timeout_graceful_shutdown=1,
         )  # fmt: skip
-        self._server = _Uvicorn(config)
+        self._server = uvicorn.Server(config)
         self._loop: asyncio.AbstractEventLoop | None = None
+        # in a thread of its own, the server also leaves Ctrl-C to the program
         self._thread = threading.Thread(target=self._run, name="handshake-live-server", daemon=True)
         self._thread.start()
-        self._server.ready.wait(10.0)
+        ends = time.monotonic() + _PATIENCE
+        while not self._server.started and self._thread.is_alive() and time.monotonic() < ends:
+            time.sleep(0.005)
 
     def _run(self) -> None:
         async def serve() -> None:
@@ -230,22 +234,6 @@ class Server:
             self._server.should_exit = True
             self._thread.join(5.0)
         self._socket.close()
-
-
-class _Uvicorn(uvicorn.Server):
-    """A server that leaves Ctrl-C to the program, and says when it answers."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = threading.Event()
-
-    def install_signal_handlers(self) -> None:
-        """Install none: the program handles Ctrl-C."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say so."""
-        await super().startup(sockets)
-        self.ready.set()
 
 
 def _bind(host: str, port: int, *, any_port: bool) -> socket.socket:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -32,42 +33,45 @@ class Record(NamedTuple):
     """The last few points."""
 
 
-class Source(Protocol):
+class Source(ABC):
     """Snapshots of one or more queries, and what is known about each."""
 
     name: str
     """Its name. A source takes the place of the one of the same name."""
+    over = False
+    """True if the last snapshots were final."""
 
-    @property
-    def over(self) -> bool:
-        """True if the last snapshots were final."""
-
+    @abstractmethod
     def snapshots(self) -> list[Snapshot]:
         """Return the figures of this moment."""
 
     def counts(self, query: str) -> Counts | None:
         """Return the rows and results of this moment; None if that takes as long as a snapshot."""
+        return None
 
+    @abstractmethod
     def about(self, query: str) -> dict[str, Any]:
         """Return what does not change: the plan, the windows."""
 
     def record(self, query: str) -> Record | None:
         """Return what another page has recorded of a query; None for things of this process."""
+        return None
 
+    @abstractmethod
     def why(self, query: str, rows: Sequence[str]) -> str:
         """Explain why rows, one per stream, written in JSON, are a result, or not."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (few sources hold on to anything)
         """Let go of what is shown."""
 
 
-class ThingSource:
+class ThingSource(Source):
     """A join, a query, or a streaming query of Spark."""
 
     def __init__(self, thing: Any, name: str | None, plan: Any = None) -> None:
         self._watch = Watch(thing, name)
         self._about, self._state = describe(thing, plan), StateOf.join(thing, plan)
-        self.name, self.over = self._watch.name, False
+        self.name = self._watch.name
         self._listener: Callable[[pa.RecordBatch], object] | None = None
 
     def listen(self, show: Callable[[pa.RecordBatch], object]) -> None:
@@ -98,9 +102,6 @@ class ThingSource:
         """Return what does not change."""
         return self._about
 
-    def record(self, query: str) -> None:
-        """Return nothing: the page itself keeps the record."""
-
     def why(self, query: str, rows: Sequence[str]) -> str:
         """Explain why rows are a result, or not."""
         thing, streams = self._watch.thing(), self._about["why"]
@@ -113,21 +114,17 @@ class ThingSource:
         return explain_rows(thing, parsed) if self._state is None else self._state.why(*parsed)
 
 
-class RunSource:
+class RunSource(Source):
     """A run of an engine, which may consist of several queries, such as streaming queries of Spark."""
 
     def __init__(self, run: Run, name: str, text: str = "") -> None:
         self._run, self.name, self._text = run, name, text
         self._sources: dict[int, ThingSource] = {}
         self._end: tuple[str, str] | None = None
-        self.over = False
 
     def finish(self, error: str = "") -> None:
         """Say that the run is done, or that it failed with an error."""
         self._end = ("failed" if error else "ended", error)
-
-    def close(self) -> None:
-        """Do nothing: a run passes its results on by itself."""
 
     def snapshots(self) -> list[Snapshot]:
         """Return the figures of all its queries."""
@@ -151,9 +148,6 @@ class RunSource:
         only = self._only()
         own = {} if only is None else only.about(query)
         return {"tree": None, "windows": {}, "why": None, **own, "text": own.get("text") or self._text}
-
-    def record(self, query: str) -> None:
-        """Return nothing: the page itself keeps the record."""
 
     def why(self, query: str, rows: Sequence[str]) -> str:
         """Explain why rows are a result, or not, if the run is one join or query."""
