@@ -6,8 +6,6 @@ import ipaddress
 
 from handshake.errors import InputError
 
-__all__ = ["asks_for_loopback", "is_loopback", "parse_address"]
-
 
 def parse_address(address: str) -> tuple[str, int]:
     """Return the host and the port of an address.

@@ -11,10 +11,8 @@ from handshake.closing import Closing
 from handshake.errors import InputError, UnsupportedError
 from handshake.metrics.address import asks_for_loopback, is_loopback, parse_address
 from handshake.metrics.families import FAMILIES, Family
-from handshake.metrics.snapshot import Sample, Snapshot
+from handshake.metrics.snapshot import Snapshot
 from handshake.metrics.watch import Watch
-
-__all__ = ["Exporter", "export", "openmetrics"]
 
 BOUNDS = tuple(1e-6 * 10 ** (k / 100) for k in range(100, 801, 25))
 """Upper bounds of exported latencies in seconds, four per decade; each is one of the histogram's own."""
@@ -56,7 +54,7 @@ class Exporter(Closing):
             address: `HOST:PORT`, such as `127.0.0.1:9464`; port 0 takes a free one. On loopback, requests for
                 another host name are refused, so that web pages of other sites cannot read the metrics.
         """
-        prometheus = _package("prometheus_client", "metrics")
+        prometheus = _package("prometheus_client")
         host, port = parse_address(address)
         try:
             server, thread = prometheus.start_http_server(port, host, _registry(self.snapshots))
@@ -132,13 +130,13 @@ def openmetrics(*snapshots: Snapshot) -> str:
     return _text(lambda: list(snapshots))
 
 
-def _package(name: str, extra: str) -> Any:
+def _package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise UnsupportedError(
             f"this needs the package {name.partition('.')[0]}, which is not installed: {error}; from a "
-            f"checkout: pip install -e '.[{extra}]'"
+            "checkout: pip install -e '.[metrics]'"
         ) from error
 
 
@@ -158,13 +156,13 @@ def _refuse_other_hosts(app: Any) -> Callable[[dict[str, Any], Any], Any]:
 
 
 def _text(snapshots: Callable[[], list[Snapshot]]) -> str:
-    exposition = _package("prometheus_client.openmetrics.exposition", "metrics")
+    exposition = _package("prometheus_client.openmetrics.exposition")
     text: bytes = exposition.generate_latest(_registry(snapshots))
     return text.decode()
 
 
 def _registry(snapshots: Callable[[], list[Snapshot]]) -> Any:
-    registry = _package("prometheus_client", "metrics").CollectorRegistry()
+    registry = _package("prometheus_client").CollectorRegistry()
     registry.register(_Collector(snapshots))
     return registry
 
@@ -181,7 +179,7 @@ class _Collector:
 
     def collect(self) -> Iterator[Any]:
         """Yield the families that have samples."""
-        core = _package("prometheus_client.core", "metrics")
+        core = _package("prometheus_client.core")
         snapshots = self._snapshots()
         by_family = _by_family(snapshots)
         for family in FAMILIES.values():
@@ -192,15 +190,13 @@ class _Collector:
 
 
 def _by_family(snapshots: list[Snapshot]) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Return labels and values by family."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for name, labels, value in (sample for each in snapshots for sample in _add_labels(each)):
-        found.setdefault(name, []).append((labels, value))
+    for each in snapshots:
+        for name, labels, value in each.samples():
+            own = {"query": each.name, "engine": each.engine, **labels}
+            found.setdefault(name, []).append((own, value))
     return found
-
-
-def _add_labels(snapshot: Snapshot) -> Iterator[Sample]:
-    own = {"query": snapshot.name, "engine": snapshot.engine}
-    return ((name, {**own, **labels}, value) for name, labels, value in snapshot.samples())
 
 
 def _make_family(core: Any, family: Family, samples: list[tuple[dict[str, str], float]]) -> Any:
@@ -208,8 +204,7 @@ def _make_family(core: Any, family: Family, samples: list[tuple[dict[str, str], 
     made = getattr(core, f"{makers[family.type]}MetricFamily")(f"handshake_{family.name}", family.help)
     made.unit = family.unit
     for labels, value in samples:
-        suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
-        made.add_sample(f"handshake_{family.name}{suffix}", dict(sorted(labels.items())), value)
+        made.add_sample(family.sample, dict(sorted(labels.items())), value)
     return made
 
 
@@ -220,7 +215,7 @@ def _histograms(core: Any, family: Family, snapshots: list[Snapshot]) -> Iterato
         for each in held:
             own = {"engine": each.engine, "query": each.name}
             for bound, count in cumulate(each.latency.buckets):
-                made.add_sample(f"handshake_{family.name}_bucket", {**own, "le": bound}, count)
+                made.add_sample(family.sample, {**own, "le": bound}, count)
         yield made
 
 
@@ -243,14 +238,14 @@ class _Instruments:
     """One observable instrument per family; latencies are gauges of quantiles."""
 
     def __init__(self, provider: Any, snapshots: Callable[[], list[Snapshot]]) -> None:
-        self._observation = _package("opentelemetry.metrics", "metrics").Observation
+        self._observation = _package("opentelemetry.metrics").Observation
         self._snapshots = snapshots
         meter = provider.get_meter("handshake")
         for family in FAMILIES.values():
             counts = family.type == "counter"
             make = meter.create_observable_counter if counts else meter.create_observable_gauge
             unit = {"seconds": "s", "bytes": "By"}.get(family.unit, "1")
-            name = f"handshake.{family.name.removesuffix('_' + family.unit) if family.unit else family.name}"
+            name = f"handshake.{family.name.removesuffix(f'_{family.unit}')}"
             make(name, [self._callback(family)], unit=unit, description=family.help)
 
     def _callback(self, family: Family) -> Callable[[Any], list[Any]]:

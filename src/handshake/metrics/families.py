@@ -11,8 +11,6 @@ from typing import Literal
 
 from handshake.metrics.registry import REPORTS
 
-__all__ = ["FAMILIES", "Family", "derived_families", "families_table"]
-
 Type = Literal["counter", "gauge", "histogram", "info"]
 
 
@@ -25,8 +23,12 @@ class Family:
     type: Type
     help: str
     labels: tuple[str, ...] = ()
-    unit: str = ""
-    """`seconds` or `bytes`, with which the name then ends; empty for numbers of things."""
+
+    @property
+    def unit(self) -> str:
+        """`seconds` or `bytes` if the name ends with it; empty for numbers of things."""
+        last = self.name.rpartition("_")[2]
+        return last if last in ("seconds", "bytes") else ""
 
     @property
     def sample(self) -> str:
@@ -39,10 +41,8 @@ class Family:
         return f"handshake_{self.name}{suffix}"
 
 
-_STREAM, _SEGMENT = "stream", "segment"
-_LABELS = {"stream": (_STREAM,), "join": (), "query": (), "micro_batch": ()}
+_LABELS: dict[str, tuple[str, ...]] = {"stream": ("stream",), "join": (), "query": (), "micro_batch": ()}
 """The reports whose figures are exported, and the labels of these."""
-_UNITS = ("seconds", "bytes")
 
 
 def derived_families() -> Iterator[Family]:
@@ -53,8 +53,7 @@ def derived_families() -> Iterator[Family]:
             shown = metric.exported
             if shown is not None and shown.family not in seen:
                 seen.add(shown.family)
-                unit = next((unit for unit in _UNITS if shown.family.endswith(f"_{unit}")), "")
-                yield Family(shown.family, shown.type, shown.help or metric.help, labels, unit)
+                yield Family(shown.family, shown.type, shown.help or metric.help, labels)
 
 
 FAMILIES: dict[str, Family] = {
@@ -65,20 +64,20 @@ FAMILIES: dict[str, Family] = {
         Family("results", "counter", "result rows", ("result",)),
         *derived_families(),
         Family("batches", "counter", "micro-batches on Spark that had rows"),
-        Family("batch_seconds", "gauge", "the duration of the last micro-batch on Spark", unit="seconds"),
+        Family("batch_seconds", "gauge", "the duration of the last micro-batch on Spark"),
         Family("lag_seconds", "gauge", "the age of the newest row when its results were ready, if times are "
-               "real ones", unit="seconds"),
-        Family("watermark_seconds", "gauge", "the watermark, in seconds of the epoch", unit="seconds"),
+               "real ones"),
+        Family("watermark_seconds", "gauge", "the watermark, in seconds of the epoch"),
         Family("latency_seconds", "histogram", "seconds from the push of a result's later row to the result",
-               ("le",), unit="seconds"),
+               ("le",)),
         Family("segments", "gauge", "join cores, or segments on Spark"),
         Family("segment_results", "counter", "result rows of one join core; on Spark, of one segment",
-               (_SEGMENT,)),
+               ("segment",)),
         Family("segment_comparisons", "counter", "pairs that one join core or segment has compared",
-               (_SEGMENT,)),
+               ("segment",)),
         Family("segment_window_rows", "gauge", "rows of a window that one join core or segment holds",
-               (_SEGMENT, _STREAM)),
-        Family("segment_queue", "gauge", "messages that wait for one join core", (_SEGMENT,)),
+               ("segment", "stream")),
+        Family("segment_queue", "gauge", "messages that wait for one join core", ("segment",)),
     )
 }  # fmt: skip
 """All families by name, in the order in which they are written."""

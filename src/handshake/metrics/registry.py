@@ -10,18 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = [
-    "REPORTS",
-    "Exported",
-    "Kind",
-    "Metric",
-    "combine",
-    "markdown",
-    "metric",
-    "names",
-    "select_exported",
-]
-
 Kind = Literal["sum", "max", "latest"]
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from handshake.metrics.registry import REPORTS, select_exported
 
-__all__ = ["Part", "Sample", "Snapshot", "StreamPart", "of_join", "of_query", "of_report", "uneven"]
-
 Sample = tuple[str, dict[str, str], float]
 """The name of a family, its labels, and a value."""
 
@@ -55,7 +53,7 @@ class Snapshot:
     """The families without labels of their own."""
     parts: tuple[Part, ...] = ()
     latency: Any = None
-    """A histogram with `results`, `p50`, `p90`, `p99`, `longest` and `buckets`; None if there is none."""
+    """A histogram like `joins.latency.Latency`; None if there is none."""
     error: str = ""
 
     def with_state(self, state: str, error: str = "") -> Snapshot:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from handshake.metrics.registry import names, select_exported
 from handshake.metrics.snapshot import Part, Snapshot, StreamPart, uneven
-
-__all__ = ["StreamingWatch", "observed_figures"]
 
 _FIGURES = names("micro_batch")
 
@@ -31,31 +29,21 @@ class StreamingWatch:
     def snapshots(self) -> list[Snapshot]:
         """Return one snapshot per join of the query, or one of the query if it has none."""
         active, failure = self._query.isActive, self._query.exception()
-        for report in self._new_reports():
+        for report in new_reports(self._query, self._seen):
             self._add(report)
         state = "failed" if failure is not None else "running" if active else "ended"
         error = "" if failure is None else _plain_error(str(failure))
         found = [self._join(name, sums) for name, sums in self._joins.items()] or [self._plain()]
         return [each.with_state(state, error) for each in found]
 
-    def _new_reports(self) -> Iterator[Mapping[str, Any]]:
-        """Yield the reports since the last look; ask Spark for all that it keeps only if some were missed."""
-        last = _plain_report(self._query.lastProgress)
-        if last is None or last["batchId"] <= self._seen:
-            return
-        past: Iterable[Any] = [last] if last["batchId"] == self._seen + 1 else self._query.recentProgress
-        for report in map(_plain_report, past):
-            if report is not None and report["batchId"] > self._seen:
-                self._seen = report["batchId"]
-                yield report
-
     def _add(self, report: Mapping[str, Any]) -> None:
-        spent = report.get("batchDuration") or (report.get("durationMs") or {}).get("triggerExecution", 0)
-        self._last = {**report, "seconds": spent / 1e3}
-        self._busy, self._batches = self._busy + spent / 1e3, self._batches + 1
+        self._seen, seconds = report["batchId"], batch_milliseconds(report) / 1e3
+        self._last = {**report, "seconds": seconds}
+        self._busy, self._batches = self._busy + seconds, self._batches + 1
         sources = report.get("sources") or []
-        for source, stream in zip(sources, _stream_names(sources), strict=True):
-            self._rows[stream] += source.get("numInputRows") or 0
+        sides = ("left", "right") if len(sources) == 2 else None
+        for number, source in enumerate(sources):
+            self._rows[sides[number] if sides else f"source {number}"] += source.get("numInputRows") or 0
         for name, figures in observed_figures(report).items():
             if figures.keys() >= {*_FIGURES, "segments"}:
                 if figures["rows"] is not None:
@@ -79,37 +67,28 @@ class StreamingWatch:
             **select_exported("micro_batch", last, "gauge"),
             "imbalance": uneven([sum(part.window_rows) for part in sums.parts]),
             "load_imbalance": uneven([part.comparisons for part in sums.parts]),
-            **self._times(last),
-        }  # fmt: skip
+            **self._times(),
+        }
+        if last["watermark"]:
+            gauges["watermark_seconds"] = last["watermark"] / 1e3
+        if last["newest"]:
+            finished = datetime.fromisoformat(self._last["timestamp"]).timestamp() + self._last["seconds"]
+            gauges["lag_seconds"] = finished - last["newest"] / 1e3
         return Snapshot(
             title, "spark", "running", "segments", streams, {"join": sums.results},
             {**sums.counters, **gauges}, sums.parts,
         )  # fmt: skip
 
-    def _times(self, last: Mapping[str, Any]) -> dict[str, float]:
-        times = {"busy_seconds": self._busy, "batches": self._batches, "batch_seconds": self._last["seconds"]}
-        if last["watermark"]:
-            times["watermark_seconds"] = last["watermark"] / 1e3
-        if last["newest"]:
-            finished = datetime.fromisoformat(self._last["timestamp"]).timestamp() + self._last["seconds"]
-            times["lag_seconds"] = finished - last["newest"] / 1e3
-        return times
+    def _times(self) -> dict[str, float]:
+        return {"busy_seconds": self._busy, "batches": self._batches, "batch_seconds": self._last["seconds"]}
 
     def _plain(self) -> Snapshot:
         """Return the snapshot of a query without a join of ours, or before its first micro-batch."""
         if not self._last:
             return Snapshot(self._name, "spark", "running", "segments")
         streams = tuple(StreamPart(name, rows) for name, rows in self._rows.items())
-        times = {"busy_seconds": self._busy, "batches": self._batches, "batch_seconds": self._last["seconds"]}
-        return Snapshot(
-            self._name,
-            "spark",
-            "running",
-            "query",
-            streams,
-            {},
-            {**self._counts, **self._gauges, **times},
-        )
+        figures = {**self._counts, **self._gauges, **self._times()}
+        return Snapshot(self._name, "spark", "running", "query", streams, {}, figures)
 
 
 class _JoinSums:
@@ -137,6 +116,22 @@ class _JoinSums:
         self.last = figures
 
 
+def new_reports(query: Any, seen: int) -> Iterator[Mapping[str, Any]]:
+    """Yield a query's reports of micro-batches after `seen`; ask Spark for all only if some were missed."""
+    last = query.lastProgress
+    if last is None or last["batchId"] <= seen:
+        return
+    for report in [last] if last["batchId"] == seen + 1 else query.recentProgress:
+        if report["batchId"] > seen:
+            seen = report["batchId"]
+            yield report
+
+
+def batch_milliseconds(report: Mapping[str, Any]) -> int:
+    """Return the duration of a micro-batch."""
+    return report.get("batchDuration") or (report.get("durationMs") or {}).get("triggerExecution") or 0
+
+
 def observed_figures(report: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return what a micro-batch has observed, by name.
 
@@ -157,17 +152,3 @@ def _plain_error(text: str) -> str:
     """Return an error of Spark without the stack of the JVM and the plan of the query."""
     lines = text.partition("\n=== Streaming Query ===")[0].splitlines()
     return "\n".join(line for line in lines if not line.startswith(("\tat ", "\t... "))).strip()
-
-
-def _plain_report(report: Any) -> Mapping[str, Any] | None:
-    """Return a progress report as a mapping; its form depends on the version of Spark."""
-    if report is None or isinstance(report, Mapping):
-        return report
-    found: Mapping[str, Any] = json.loads(report.json)
-    return found
-
-
-def _stream_names(sources: list[Any]) -> list[str]:
-    if len(sources) == 2:
-        return ["left", "right"]
-    return [f"source {number}" for number in range(len(sources))]

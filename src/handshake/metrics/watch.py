@@ -11,8 +11,6 @@ from handshake.errors import HandshakeError, InputError
 from handshake.metrics.snapshot import Snapshot, of_join, of_query, of_report
 from handshake.metrics.spark_progress import StreamingWatch
 
-__all__ = ["Counts", "Watch"]
-
 _numbers = itertools.count(1)
 Counts = tuple[tuple[int, ...], Mapping[str, int]]
 """The rows of each stream, and the results by name."""
@@ -43,7 +41,8 @@ class Watch:
                 f"{type(thing).__name__} has no metrics to read; give a Join, a MultiJoin, a Query or a "
                 "StreamingQuery of Spark"
             )
-        self.name = name or _default_name(thing)
+        named = name or getattr(thing, "name", None) or f"{type(thing).__name__.lower()}-{next(_numbers)}"
+        self.name = str(named)
         pushed = self._streaming is None and (hasattr(thing, "push") or hasattr(thing, "push_left"))
         self.thing: Callable[[], Any] = weakref.ref(thing) if pushed else lambda: thing
         """Returns what is watched, or None if it is gone."""
@@ -74,8 +73,3 @@ class Watch:
             return of_report(self.name, found) if found else self._last[0]
         snapshot = of_join(self.name, found) if hasattr(found, "cores") else of_query(self.name, found)
         return snapshot.with_state("ended") if getattr(thing, "closed", False) else snapshot
-
-
-def _default_name(thing: Any) -> str:
-    named = getattr(thing, "name", None)
-    return str(named) if named else f"{type(thing).__name__.lower()}-{next(_numbers)}"

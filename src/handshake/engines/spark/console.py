@@ -15,6 +15,7 @@ from rich.text import Text
 
 from handshake.engines.spark.failures import join_error
 from handshake.engines.spark.progress import JoinProgress, joins_in
+from handshake.metrics.spark_progress import new_reports
 
 _RECENT = 6
 """Micro-batches over which rates are computed."""
@@ -153,7 +154,7 @@ def _follow(
     seen = -1
     while True:
         active = query.isActive
-        reports = _new_reports(query, seen)
+        reports = list(new_reports(query, seen))
         for join in (join for report in reports for join in joins_in(report)):
             if views.setdefault(join.join, JoinView()).add(join):
                 show(join.join)
@@ -161,11 +162,3 @@ def _follow(
         if not active or until() or (ends is not None and time.monotonic() >= ends):
             return
         time.sleep(_EVERY)
-
-
-def _new_reports(query: Any, seen: int) -> list[Any]:
-    """Return the reports of micro-batches after `seen`; ask Spark for all reports only if needed."""
-    last = query.lastProgress
-    if last is None or last["batchId"] <= seen:
-        return []
-    return [last] if last["batchId"] == seen + 1 else query.recentProgress

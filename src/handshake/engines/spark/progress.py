@@ -14,7 +14,7 @@ from handshake.engines.spark.joins.tasks import FIGURES
 from handshake.errors import InputError
 from handshake.html import card
 from handshake.metrics.snapshot import uneven
-from handshake.metrics.spark_progress import observed_figures
+from handshake.metrics.spark_progress import batch_milliseconds, observed_figures
 
 
 @dataclass(frozen=True)
@@ -162,14 +162,10 @@ def _join(name: str, figures: Mapping[str, Any], report: Mapping[str, Any]) -> J
     sums = {key: figures[key] for key in FIGURES[:-2]}
     return JoinProgress(
         name, report.get("name"), report["batchId"], datetime.fromisoformat(report["timestamp"]),
-        _duration(report), newest=_moment(figures["newest"]), watermark=_moment(figures["watermark"]),
+        timedelta(milliseconds=batch_milliseconds(report)),
+        newest=_moment(figures["newest"]), watermark=_moment(figures["watermark"]),
         segments=tuple(sorted(map(_segment, figures["segments"]), key=lambda s: s.segment)), **sums,
     )  # fmt: skip
-
-
-def _duration(report: Mapping[str, Any]) -> timedelta:
-    spent = report.get("batchDuration") or (report.get("durationMs") or {}).get("triggerExecution", 0)
-    return timedelta(milliseconds=spent)
 
 
 def _segment(text: str) -> SegmentProgress:
