@@ -24,7 +24,7 @@ from waiting import wait_until
 __all__ = ["spark"]
 
 pytest.importorskip("pyspark")
-from handshake.engines.spark.live import Where, parse_input
+from handshake.engines.spark.queries.runs import Where, parse_input
 
 pytestmark = pytest.mark.classic("commands start or take a session with a JVM")
 

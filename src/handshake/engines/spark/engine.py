@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
-from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from handshake.engines.engine import Run
-from handshake.engines.inputs import Address, check_inputs, read_inputs
+from handshake.engines.inputs import check_inputs
 from handshake.engines.joins import JOIN, SUFFIX, PlainJoin, best_join, join_plan, join_tables, plan_as_join
 from handshake.engines.spark.cluster import Cluster, start_cluster
 from handshake.engines.spark.joins.best import best_frames
@@ -31,24 +26,19 @@ from handshake.engines.spark.joins.frames import (
 from handshake.engines.spark.joins.inputs import arrow_schema, event_time
 from handshake.engines.spark.joins.pipelines import readable
 from handshake.engines.spark.joins.routing import describe_routing
-from handshake.engines.spark.live import LOST, Live, Receiver, Where, parse_input, typed_batches, unreadable
-from handshake.engines.spark.queries import QueryFrames, query_frames
+from handshake.engines.spark.queries import query_frames
 from handshake.engines.spark.queries.placement import explain_placement
-from handshake.engines.spark.state.store import open_store
-from handshake.engines.spark.tables import joined_tables, table_frame
-from handshake.engines.spark.types import to_spark_types
-from handshake.engines.spark.udp_source import FORMAT, register
-from handshake.errors import InputError, UnsupportedError, format_count
+from handshake.engines.spark.queries.runs import BatchRun, LiveRun, place_of
+from handshake.engines.spark.tables import joined_tables
+from handshake.errors import UnsupportedError, format_count
 from handshake.io.frames import is_spark
-from handshake.io.udp.receive import direct, streams_for
 from handshake.joins.driver import times_of
 from handshake.joins.plan import JoinPlan
 from handshake.joins.spec import SIDES
 from handshake.joins.waiting import explain_best
 from handshake.kinds import INNER, JoinKind
-from handshake.operators.query import output_schema
 from handshake.options import OPTIONS, Options
-from handshake.plan.algebra import Plan, Source
+from handshake.plan.algebra import Plan
 from handshake.plan.build import Expression
 from handshake.plan.explain import explain_plan
 from handshake.plan.optimise import optimise
@@ -113,10 +103,10 @@ class SparkEngine:
         _refuse_for_frames_only(options, "tables")
         if join is not None:
             return _TableJoinRun(join, join_tables(plan, join, inputs), options)
-        places = {name: _place(each) for name, each in inputs.items()}
+        places = {name: place_of(each) for name, each in inputs.items()}
         if any(place is not None and place.live for place in places.values()):
-            return _LiveRun(plan, inputs, options, places)
-        return _BatchRun(plan, inputs, options, places)
+            return LiveRun(plan, inputs, options, places)
+        return BatchRun(plan, inputs, options, places)
 
 
 def _refuse_for_frames_only(options: Options, given: str) -> None:
@@ -291,144 +281,3 @@ class _TableJoinRun(Run):
             ("segments", f"{figures['segments']} by {figures['routing']}"),
             ("spark", f"{figures['spark']} on {figures['master']}"),
         ]
-
-
-# Queries on tables, files, datagrams and formats of Spark's
-
-
-def _place(given: Any) -> Where | None:
-    """Return where an input comes from; None if its rows are given."""
-    if not isinstance(given, Address):
-        return None
-    place = parse_input(given.path)
-    if place.path == "-":
-        raise UnsupportedError('Spark does not read standard input; give a file, or use engine="local"')
-    return place
-
-
-class _BatchRun(Run):
-    """A query on finite inputs: each result in turn."""
-
-    def __init__(
-        self, plan: Plan, inputs: Mapping[str, Any], options: Options, places: Mapping[str, Where | None]
-    ) -> None:
-        self._plan, self._inputs, self._options, self._places = plan, inputs, options, places
-        self.schemas = {output.name: output_schema(output) for output in plan.outputs}
-        self._rows = {output.name: 0 for output in plan.outputs}
-        self._lost = dict.fromkeys(LOST, 0)
-        self._unknown, self._seconds = 0, 0.0
-        self._receivers: list[Receiver] = []
-
-    def __iter__(self) -> Iterator[tuple[str, pa.RecordBatch]]:
-        with contextlib.ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            cluster = stack.enter_context(
-                start_cluster("handshake run", self._options.master, self._options.cores)
-            )
-            for name, place in self._places.items():
-                if place is not None and place.kind == "udp":
-                    receiving = Receiver.receive(self._plan, name, self._inputs[name], folder)
-                    self._receivers.append(stack.enter_context(receiving))
-            frames = self._frames(cluster.session, folder)
-            yield from self._results(frames, folder)
-
-    def _frames(self, session: SparkSession, folder: Path) -> QueryFrames:
-        inputs: dict[str, Any] = {}
-        for source in self._plan.inputs:
-            if source.name in self._places:
-                inputs |= self._input(session, source, folder)
-        plan = direct(self._plan) if self._receivers else self._plan
-        state = self._options.state_dir or str(folder / "state")
-        return query_frames(plan, inputs, state_dir=state)
-
-    def _input(self, session: SparkSession, source: Source, folder: Path) -> dict[str, Any]:
-        place, reader = self._places[source.name], session.readStream
-        if place is None or place.kind == "file":
-            return {source.name: self._table(session, source, folder)}
-        if place.kind == "udp":
-            register(session)
-            names = [stream.name for stream in streams_for(self._plan, source.name)[0]]
-            return {name: reader.format(FORMAT).load(str(folder / "log" / name)) for name in names}
-        try:
-            opened = reader.format(place.kind).options(**place.options)
-            return {source.name: opened.load(place.path) if place.path else opened.load()}
-        except Exception as error:
-            raise InputError(unreadable(place.kind, source.name, error)) from None
-
-    def _table(self, session: SparkSession, source: Source, folder: Path) -> Any:
-        """Return the DataFrame of a finite input."""
-        if is_spark(self._inputs[source.name]):
-            return self._inputs[source.name]
-        read = read_inputs(self._plan, {source.name: self._inputs[source.name]})[source.name]
-        table = to_spark_types(read, source.name)
-        self._unknown += _count_unclaimed(self._plan, source, table)
-        return table_frame(session, table, open_store(str(folder)), f"input-{source.name}")
-
-    def _results(self, frames: QueryFrames, folder: Path) -> Iterator[tuple[str, pa.RecordBatch]]:
-        began = time.perf_counter()
-        for name, frame in frames.items():
-            for batch in typed_batches(frame.toArrow(), self.schemas[name]):
-                self._rows[name] += batch.num_rows
-                yield name, batch
-            counted = frames.observations[name].get if name in frames.observations else {}
-            for what in LOST:
-                self._lost[what] += counted.get(what) or 0
-        self._lost["unknown"] = self._unknown
-        self._seconds = time.perf_counter() - began
-
-    def metrics(self) -> dict[str, Any]:
-        """Return results, rows that were lost, and the counters of datagrams."""
-        received = {receiver.name: receiver.counters for receiver in self._receivers}
-        return {"results": self._rows, **self._lost, "seconds": self._seconds, "datagrams": received}
-
-    def facts(self) -> list[tuple[str, str]]:
-        """Return results, rows that were lost, datagrams and the time."""
-        facts = [(name, format_count(rows, "result")) for name, rows in self._rows.items()]
-        facts += [(LOST[what], format_count(rows, "row")) for what, rows in self._lost.items() if rows]
-        for receiver in self._receivers:
-            shown = ", ".join(f"{what} {n}" for what, n in receiver.counters.items() if n)
-            facts.append((f"{receiver.name}, datagrams", shown))
-        return [*facts, ("time", f"{self._seconds:.2f} s on Spark")]
-
-
-class _LiveRun(_BatchRun):
-    """A query on inputs without end: until it is stopped, or all senders of datagrams are done."""
-
-    stoppable = endless = True
-
-    def __init__(
-        self, plan: Plan, inputs: Mapping[str, Any], options: Options, places: Mapping[str, Where | None]
-    ) -> None:
-        super().__init__(plan, inputs, options, places)
-        self._live = Live(self.schemas)
-
-    def _results(self, frames: QueryFrames, folder: Path) -> Iterator[tuple[str, pa.RecordBatch]]:
-        began = time.perf_counter()
-        for name, batch in self._live.results(frames, self._receivers, folder, lambda: self.stopped):
-            self._rows[name] += batch.num_rows
-            yield name, batch
-        for receiver in self._receivers:
-            receiver.report(self._inputs[receiver.name].bad)
-        self._lost = self._live.lost
-        self._seconds = time.perf_counter() - began
-
-    def sources_of_figures(self) -> list[Any]:
-        """Return the streaming queries that have started."""
-        return self._live.queries
-
-    def progress(self) -> tuple[str, int, int | None]:
-        """Return the rate and the lag of the last micro-batches, and the rows of each result."""
-        results = ", ".join(f"{name} {rows:,}" for name, rows in self._rows.items())
-        return f"{self._live.describe_speed()}  {results}", sum(self._rows.values()), None
-
-
-def _count_unclaimed(plan: Plan, source: Source, table: pa.Table) -> int:
-    """Return the number of rows of an input that belong to none of the streams that it carries."""
-    values = [s.demux for s in plan.inputs if s.demux is not None and s.demux.stream == source.name]
-    if not values:
-        return 0
-    parts = []
-    for demux in values:
-        column = table.column(demux.field)
-        parts.append(pc.is_in(column, value_set=pa.array(demux.values, column.type)))
-    return int(table.num_rows) - int(pc.sum(reduce(pc.or_, parts)).as_py() or 0)
