@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
+from handshake.engines.spark.batches import large_pieces, to_stream
 from handshake.engines.spark.cluster import Cluster
 from handshake.engines.spark.joins.frames import JoinRequest, join_frames
 from handshake.engines.spark.joins.inputs import session_zone
@@ -43,17 +44,14 @@ def table_frame(session: SparkSession, table: pa.Table, store: Store, folder: st
 
 
 def _write(store: Store, name: str, table: pa.Table) -> None:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table, max_chunksize=_BATCH_ROWS)
-    store.write(name, [sink.getvalue()])
+    store.write(name, [to_stream(table.schema, table.to_batches(_BATCH_ROWS))])
 
 
 def _reader(root: str, folder: str) -> Callable[[Batches], Batches]:
     def read_rows(parts: Batches) -> Batches:
         for batch in parts:
             for part in batch.column(0).to_pylist():
-                yield from read_results(open_store(root), f"{folder}/{part}.arrow")
+                yield from pa.ipc.open_stream(open_store(root).read(f"{folder}/{part}.arrow"))
 
     return read_rows
 
@@ -67,9 +65,9 @@ def write_results(frame: DataFrame, store: Store, folder: str) -> list[str]:
 def _writer(root: str, folder: str) -> Callable[[Batches], Batches]:
     def write_rows(batches: Batches) -> Batches:
         task: Any = TaskContext.get()
-        for number, table in enumerate(_large_tables(batches)):
+        for number, piece in enumerate(large_pieces(batches, size=_FILE_BYTES)):
             name = f"{folder}/{task.partitionId()}-{task.taskAttemptId()}-{number}.arrow"
-            _write(open_store(root), name, table)
+            _write(open_store(root), name, pa.Table.from_batches(piece))
             yield pa.RecordBatch.from_pydict({"name": [name]})
 
     return write_rows
@@ -97,22 +95,6 @@ def _keeper(folder: str, schema: pa.Schema) -> Callable[[Batches], Batches]:
         yield pa.RecordBatch.from_pydict({"rows": pa.array([], pa.int64())})
 
     return keep_rows
-
-
-def _large_tables(batches: Batches) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(b.nbytes for b in held) >= _FILE_BYTES:
-            yield pa.Table.from_batches(held)
-            held = []
-    if held:
-        yield pa.Table.from_batches(held)
-
-
-def read_results(store: Store, name: str) -> Batches:
-    """Read the rows of a file that `write_results` wrote."""
-    yield from pa.ipc.open_stream(store.read(name))
 
 
 def joined_tables(
@@ -143,7 +125,7 @@ def joined_tables(
         shown = zip(tables, request.kind.shown, strict=True)
         origins = [column for table, is_shown in shown if is_shown for column in table.columns]
         for name in cluster.run(run):
-            for batch in read_results(store, name):
+            for batch in pa.ipc.open_stream(store.read(name)):
                 yield from_spark_types(batch, output, origins)
     finally:
         store.remove_folder(folder)

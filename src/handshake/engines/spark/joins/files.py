@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from handshake.engines.spark.batches import large_pieces
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.state.store import StateError, Store, open_store
 from handshake.errors import UnsupportedError
@@ -164,23 +165,6 @@ def batch_of(name: str) -> int | None:
 
 def _mark(name: str, length: int) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:length]
-
-
-def large_pieces(
-    batches: Iterable[pa.RecordBatch], rows: int, size: int
-) -> Iterator[list[pa.RecordBatch]]:  # fmt: skip
-    """Yield batches in few, large pieces: each ends when it has as many rows or bytes as given."""
-    held: list[pa.RecordBatch] = []
-    found = taken = 0
-    for batch in batches:
-        if batch.num_rows:
-            held.append(batch)
-            found, taken = found + batch.num_rows, taken + batch.nbytes
-        if found >= rows or taken >= size:
-            yield held
-            held, found, taken = [], 0, 0
-    if held:
-        yield held
 
 
 class LateFiles:

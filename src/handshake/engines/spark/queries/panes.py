@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
+from handshake.engines.spark.batches import large_pieces
 from handshake.engines.spark.queries.blobs import Blob, in_order
 from handshake.operators.chunk import (
     BEGINNING,
@@ -144,7 +145,7 @@ def reduce_panes(output: Output, batches: Iterable[pa.RecordBatch]) -> Partition
     steps = Pipeline(source.fields.fields, found.below) if found.below else None
     operator, panes = _operator(found)
     tally = _Tally(source.lateness // UNITS[source.clock.unit])
-    for batch in _large_batches(batches):
+    for batch in map(concat_batches, large_pieces(batches, _BATCH_ROWS)):
         flow = stamps.step(batch, np.arange(batch.num_rows))
         chunk = flow.chunk if steps is None else steps.apply(flow.chunk)
         tally.advance_clock(flow.chunk)
@@ -152,17 +153,6 @@ def reduce_panes(output: Output, batches: Iterable[pa.RecordBatch]) -> Partition
         operator.take(chunk)
     table, keys = panes.take_all()
     return PartitionPanes(table, keys, tally.clock, *tally.firsts(), operator.no_time, stamps.rows)
-
-
-def _large_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(one.num_rows for one in held) >= _BATCH_ROWS:
-            yield concat_batches(held)
-            held = []
-    if held:
-        yield concat_batches(held)
 
 
 @dataclass

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.types import StructType
 
+from handshake.engines.spark.batches import to_stream
 from handshake.engines.spark.queries.blobs import Blob, blob_batch
 from handshake.engines.spark.queries.panes import PaneQuery, reduce_panes
 from handshake.engines.spark.queries.tuples import TupleQuery
@@ -84,10 +85,7 @@ def tuple_task(at: int, source: Source) -> Task:
         schema = arrow_schema(source)
         for part, batch in enumerate(batches):
             if batch.num_rows:
-                sink = pa.BufferOutputStream()
-                with pa.ipc.new_stream(sink, schema) as writer:
-                    writer.write_batch(conform(batch, schema))
-                yield blob_batch(at, part, sink.getvalue().to_pybytes())
+                yield blob_batch(at, part, to_stream(schema, [conform(batch, schema)]).to_pybytes())
 
     return send_tuples
 
