@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -135,3 +136,27 @@ def test_attempts_agree_without_hard_links(tmp_path: Path, monkeypatch: pytest.M
     store = Store(str(tmp_path))
     found = [store.publish("record", pa.py_buffer(text)).to_pybytes() for text in (b"first", b"second")]
     assert found == [b"first", b"first"]
+
+
+def test_the_draft_of_a_vote_is_no_vote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that is killed in a vote leaves its draft; others do not take that for a proposal."""
+    store, names = Store(str(tmp_path)), iter("abc")
+    ids = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=next(names)))
+    monkeypatch.setattr("handshake.engines.spark.state.agreement.uuid", ids)
+    replace, unlink = os.replace, os.unlink
+
+    def die(draft: str, target: str) -> None:
+        if "unsure" in target:
+            monkeypatch.setattr(os, "unlink", lambda path: None)
+            raise _Died
+        replace(draft, target)
+
+    publish_agreed(store, "record", pa.py_buffer(b"first"))
+    (tmp_path / "record.votes" / "0-sure-a").unlink()  # as if this writer had died, too
+    monkeypatch.setattr(os, "replace", die)
+    with pytest.raises(_Died):
+        publish_agreed(store, "record", pa.py_buffer(b"second"))
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(os, "unlink", unlink)
+    assert len([name for name in store.list("record.votes") if name.endswith(".part")]) == 1
+    assert publish_agreed(store, "record", pa.py_buffer(b"third")).to_pybytes() == b"third"

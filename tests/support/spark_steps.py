@@ -15,10 +15,9 @@ import pyarrow.parquet as pq
 from handshake.engines.spark.joins.changes import Change, postpone, prepare_change
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
-from handshake.engines.spark.state.kept import Chunks, KeptChunks
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PackedChunk, pack
-from handshake.engines.spark.state.store import Store
+from handshake.engines.spark.state.store import Chunks, KeptChunks, Store
 from handshake.joins.spec import SIDES
 from handshake.joins.tuning import TUNING
 from handshake.options import OPTIONS, Options

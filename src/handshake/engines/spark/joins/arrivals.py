@@ -12,9 +12,9 @@ import pyarrow as pa
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.routing import home_rows, visit_ranges
 from handshake.engines.spark.state.blocks import Ranges
-from handshake.engines.spark.state.kept import Chunks
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PLACE, PackedChunk
+from handshake.engines.spark.state.store import Chunks
 from handshake.joins.driver import add_columns, lies_ready, stored_column
 from handshake.joins.spec import OTHER, OWN, TIME
 from handshake.kernels.columns import integers

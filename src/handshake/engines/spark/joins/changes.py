@@ -32,10 +32,9 @@ from handshake.engines.spark.joins.routing import (
 from handshake.engines.spark.joins.segment import SegmentStep, without
 from handshake.engines.spark.state.chunks import ChunkRef, read_parts
 from handshake.engines.spark.state.clean_up import FIRST, Generation, claimed_by, generation_of
-from handshake.engines.spark.state.kept import Chunks
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.published import copies_in, withdraw
-from handshake.engines.spark.state.store import StateError, Store, open_store
+from handshake.engines.spark.state.store import Chunks, StateError, Store, open_store
 from handshake.joins.driver import add_columns, derive_columns, matchable, number_rows, stored_column
 from handshake.joins.matches import lone_rows
 from handshake.joins.spec import OTHER, OWN, ROW, TIME, SideSpec

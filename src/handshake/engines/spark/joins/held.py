@@ -9,9 +9,8 @@ import pyarrow as pa
 
 from handshake.engines.spark.state.chunks import ChunkCache, ChunkRef, write_chunk
 from handshake.engines.spark.state.clean_up import clean_up
-from handshake.engines.spark.state.kept import Chunks
 from handshake.engines.spark.state.manifest import Manifest
-from handshake.engines.spark.state.store import Store
+from handshake.engines.spark.state.store import Chunks, Store
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.segment import Segment
 from handshake.joins.spec import JoinSpec

@@ -16,17 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from handshake.engines.spark.batches import large_pieces
 from handshake.engines.spark.joins.arrivals import Loader, NewChunk
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.files import LateFiles, SegmentFiles, WrittenFile
 from handshake.engines.spark.joins.held import HeldWindows
 from handshake.engines.spark.joins.result_time import Dating
 from handshake.engines.spark.state.blocks import Ranges
-from handshake.engines.spark.state.kept import Chunks
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PackedChunk
 from handshake.engines.spark.state.published import publish
-from handshake.engines.spark.state.store import Store
+from handshake.engines.spark.state.store import Chunks, Store
 from handshake.joins.basic_window import BasicWindow, merge_windows, seal
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import (
@@ -300,21 +300,15 @@ class SegmentStep:
         self, batches: list[pa.RecordBatch], side: int, tracked: Tracked | None = None
     ) -> list[BasicWindow]:
         """Return tuples as basic windows, numbered if they are tracked."""
-        spec, pieces, held = self.spec.sides[side], [], []
-        for batch in batches:
-            if self.spec.windows.counted and tracked is None:
-                batch = matchable(batch, spec)
-            elif self.spec.windows.counted and tracked is not None:
-                batch = number_matchable(batch, spec, tracked)
-            elif tracked is not None:  # chunks have no tuples that can match nothing
-                batch = number_rows(batch, tracked)
-            held.append(batch)
-            if sum(b.num_rows for b in held) >= _PIECE:
-                pieces.append(concat_batches(held))
-                held = []
-        if any(b.num_rows for b in held):
-            pieces.append(concat_batches(held))
-        return [BasicWindow(spec, piece) for piece in pieces]
+        spec, counted = self.spec.sides[side], self.spec.windows.counted
+        if tracked is not None:  # unless tuples are counted, chunks have none that can match nothing
+            batches = [
+                number_matchable(batch, spec, tracked) if counted else number_rows(batch, tracked)
+                for batch in batches
+            ]
+        elif counted:
+            batches = [matchable(batch, spec) for batch in batches]
+        return [BasicWindow(spec, concat_batches(piece)) for piece in large_pieces(batches, _PIECE)]
 
     # Left tuples that take their best matches
 

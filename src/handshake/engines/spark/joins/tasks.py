@@ -19,18 +19,18 @@ from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
+from handshake.engines.spark.batches import large_pieces, to_stream
 from handshake.engines.spark.joins.changes import Change, postpone, prepare_change
 from handshake.engines.spark.joins.definition import Definition
-from handshake.engines.spark.joins.files import WrittenFile, large_pieces
+from handshake.engines.spark.joins.files import WrittenFile
 from handshake.engines.spark.joins.ranked import add_hidden
 from handshake.engines.spark.joins.segment import SegmentStep
 from handshake.engines.spark.private import batch_number, query_id, run_id
 from handshake.engines.spark.state.blocks import Layout, block_edges
 from handshake.engines.spark.state.chunks import ChunkRef
-from handshake.engines.spark.state.kept import Chunks, KeptChunks
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PackedChunk, pack, record_once
-from handshake.engines.spark.state.store import StateError, Store, open_store
+from handshake.engines.spark.state.store import Chunks, KeptChunks, StateError, Store, open_store
 from handshake.engines.spark.workers import freeze_libraries
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.joins.spec import SIDES
@@ -287,10 +287,8 @@ def blobs_of(results: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     They are compressed: Spark copies them several times between its JVM and Python.
     """
     for piece in large_pieces(results, _BLOB_ROWS, _BLOB_BYTES):
-        batch, sink = concat_batches(piece), pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema, options=_COMPRESSED) as writer:
-            writer.write_batch(batch)
-        yield sink.getvalue().to_pybytes()
+        batch = concat_batches(piece)
+        yield to_stream(batch.schema, [batch], _COMPRESSED).to_pybytes()
 
 
 def _file_rows(step: SegmentStep) -> Iterator[bytes]:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from handshake.engines.spark.batches import to_stream
 from handshake.engines.spark.state.store import StateError
 from handshake.schema import concat_batches
 
@@ -207,17 +208,11 @@ class _StreamCodec:
         raise NotImplementedError  # its blocks vary
 
     def encode(self, batch: pa.RecordBatch, rows: Array, has_nulls: bool) -> list[list[Any]]:
-        return [[_stream(batch.slice(start, stop - start))] for start, stop in pairwise(rows.tolist())]
+        slices = (batch.slice(start, stop - start) for start, stop in pairwise(rows.tolist()))
+        return [[to_stream(self.schema, [part]).to_pybytes()] for part in slices]
 
     def decode(self, payloads: list[memoryview], counts: list[int], has_nulls: bool) -> pa.RecordBatch:
         return concat_batches([pa.ipc.open_stream(payload).read_next_batch() for payload in payloads])
-
-
-def _stream(batch: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return bytes(sink.getvalue().to_pybytes())
 
 
 class _RowCodec:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from handshake.engines.spark.state.kept import Chunks
-from handshake.engines.spark.state.store import StateError
+from handshake.engines.spark.batches import to_stream
+from handshake.engines.spark.state.store import Chunks, StateError
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.spec import SideSpec
 from handshake.kernels.cluster import Cells
@@ -42,8 +42,8 @@ class ChunkRef:
 
 def write_chunk(store: Chunks, name: str, window: BasicWindow, newest: int = 0) -> ChunkRef:
     """Write the rows of a basic window with their index."""
-    tuples = _stream(window.batch)
-    index = _stream(_index_batch(window.cells))
+    tuples = to_stream(window.batch.schema, [window.batch])
+    index = to_stream(_INDEX, [_index_batch(window.cells)])
     trailer = _TRAILER.pack(_MAGIC, len(tuples))
     check = zlib.crc32(trailer, zlib.crc32(index, zlib.crc32(tuples)))
     store.write(name, (tuples, index, trailer))
@@ -70,13 +70,6 @@ def read_parts(store: Chunks, ref: ChunkRef) -> tuple[pa.RecordBatch, pa.RecordB
     batch = pa.ipc.open_stream(data[:length]).read_next_batch()
     index = pa.ipc.open_stream(data[length : data.size - _TRAILER.size]).read_next_batch()
     return batch, index
-
-
-def _stream(batch: pa.RecordBatch) -> pa.Buffer:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue()
 
 
 def _index_batch(cells: Cells | None) -> pa.RecordBatch:

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from handshake.engines.spark.batches import large_pieces, to_stream
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.state.blocks import Layout, Ranges, block_edges, decode_blocks, encode_blocks
 from handshake.engines.spark.state.chunks import ChunkRef
-from handshake.engines.spark.state.kept import Chunks
-from handshake.engines.spark.state.store import Store
+from handshake.engines.spark.state.store import Chunks, Store
 from handshake.joins.driver import add_columns, can_match, derive_columns, lies_ready, times_of
 from handshake.joins.spec import SIDES, TIME
 from handshake.kernels.prepare import HIDDEN
@@ -113,7 +113,8 @@ def pack(
     """
     start, schema = 0, (definition.left, definition.right)[side]
     most = definition.tuning.chunk_rows
-    pieces = _pieces(batches, schema, most)
+    cast = (canonical(batch, schema) for batch in batches)
+    pieces: Iterator[pa.RecordBatch] = map(concat_batches, large_pieces(cast, most, _BYTES))
     if store is None:
         pieces = _sorted_pieces(pieces, most, _INLINE_BYTES)
     elif in_any_order:
@@ -134,22 +135,7 @@ def record_once(store: Store, record: str, references: Iterable[pa.RecordBatch])
         return
     batches = list(references)
     if batches:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batches[0].schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        yield from pa.ipc.open_stream(store.publish(record, sink.getvalue()))
-
-
-def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, most: int) -> Iterator[pa.RecordBatch]:
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(canonical(batch, schema))
-        if sum(b.num_rows for b in held) >= most or sum(b.nbytes for b in held) >= _BYTES:
-            yield concat_batches(held)
-            held = []
-    if any(b.num_rows for b in held):
-        yield concat_batches(held)
+        yield from pa.ipc.open_stream(store.publish(record, to_stream(batches[0].schema, batches)))
 
 
 def _sorted_pieces(

@@ -1,10 +1,14 @@
-"""Immutable files under one root, on any filesystem that pyarrow or fsspec supports."""
+"""Immutable files under one root, on any filesystem that pyarrow or fsspec supports.
+
+With `state="store"`, chunks are in Spark's state store instead, beside the manifest of their segment.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -57,20 +61,10 @@ class Store:
 
     def write(self, name: str, parts: Iterable[Any]) -> None:
         """Write a file atomically: readers see all of it or nothing."""
-        target = f"{self._base}/{name}"
-        try:
-            self._filesystem.create_dir(os.path.dirname(target), recursive=True)
-            if self.is_local:
-                _write_local(target, parts)
-            else:  # object stores show closed files only; elsewhere, readers wait for a reference
-                with self._filesystem.open_output_stream(target) as sink:
-                    for part in parts:
-                        sink.write(part)
-        except OSError as error:
-            raise StateError(
-                f"cannot write '{self.path(name)}': {error}; "
-                "the folder must be writable for every executor and have room"
-            ) from error
+        # object stores show closed files only; elsewhere, readers wait for a reference
+        with self.create(name) if self.is_local else self._output(name) as sink:
+            for part in parts:
+                sink.write(part)
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[Any]:
@@ -78,21 +72,40 @@ class Store:
 
         Its draft has a hidden name, which readers of a folder ignore.
         """
-        target = f"{self._base}/{name}"
-        folder = os.path.dirname(target)
+        folder = os.path.dirname(f"{self._base}/{name}") if self.is_local else tempfile.gettempdir()
+        draft = os.path.join(folder, f".{os.path.basename(name)}.{uuid.uuid4().hex}.part")
         try:
-            self._filesystem.create_dir(folder, recursive=True)
-            with _draft(folder if self.is_local else None, os.path.basename(name)) as draft:
-                with open(draft, "wb") as sink:
-                    yield sink
-                if self.is_local:
-                    os.replace(draft, target)
-                else:
-                    with open(draft, "rb") as source, self._filesystem.open_output_stream(target) as copy:
-                        while piece := source.read(_PIECE):
-                            copy.write(piece)
+            if self.is_local:
+                os.makedirs(folder, exist_ok=True)
+            with open(draft, "wb") as sink:
+                yield sink
+            if self.is_local:
+                os.replace(draft, f"{self._base}/{name}")
+            else:
+                with open(draft, "rb") as source, self._output(name) as copy:
+                    shutil.copyfileobj(source, copy, _PIECE)
         except OSError as error:
-            raise StateError(f"cannot write '{self.path(name)}': {error}") from error
+            raise self._unwritable(name, error) from error
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(draft)
+
+    @contextlib.contextmanager
+    def _output(self, name: str) -> Iterator[Any]:
+        """Open a file that is not local to write."""
+        target = f"{self._base}/{name}"
+        try:
+            self._filesystem.create_dir(os.path.dirname(target), recursive=True)
+            with self._filesystem.open_output_stream(target) as sink:
+                yield sink
+        except OSError as error:
+            raise self._unwritable(name, error) from error
+
+    def _unwritable(self, name: str, error: Exception) -> StateError:
+        return StateError(
+            f"cannot write '{self.path(name)}': {error}; the folder must be writable for every executor and "
+            "have room"
+        )
 
     def publish(self, name: str, data: pa.Buffer) -> pa.Buffer:
         """Write a small file unless it exists; return the content of the existing file."""
@@ -200,28 +213,52 @@ class Store:
                 raise
 
 
-@contextlib.contextmanager
-def _draft(folder: str | None, name: str) -> Iterator[str]:
-    """Return the path of a new file, in the folder for temporary files by default; remove it at the end."""
-    path = os.path.join(folder or tempfile.gettempdir(), f".{name}.{uuid.uuid4().hex}.part")
-    try:
-        yield path
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+class KeptChunks:
+    """Chunks in a map of Spark's state store.
+
+    Spark commits them with the micro-batch, and returns to an earlier micro-batch with all of them. So chunks
+    are removed as soon as the windows no longer need them, and a task that fails leaves nothing.
+    """
+
+    is_local = True
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def path(self, name: str) -> str:
+        """Return the name of a chunk, for messages."""
+        return f"state store: {name}"
+
+    def write(self, name: str, parts: Iterable[Any]) -> None:
+        """Write a chunk, which Spark commits with the micro-batch."""
+        self._state.updateValue((name,), (b"".join(map(bytes, parts)),))
+
+    def read(self, name: str) -> pa.Buffer:
+        """Return the bytes of a chunk."""
+        held = self._state.getValue((name,))
+        if held is None:
+            raise StateError(f"Spark's state store has lost the chunk '{name}'; start from a new checkpoint")
+        return pa.py_buffer(bytes(held[0]))
+
+    def read_ranges(self, name: str, ranges: Iterable[tuple[int, int]]) -> list[pa.Buffer]:
+        """Return byte ranges of a chunk."""
+        data = self.read(name)
+        return [data[start:stop] for start, stop in ranges]
+
+    def ahead(self, read: Callable[..., T], *arguments: Any) -> Callable[[], T]:
+        """Return a function that reads: the state store is asked by one thread only."""
+        return partial(read, *arguments)
+
+    def version(self, name: str) -> None:
+        """Return nothing: chunks never change."""
+
+    def remove(self, name: str) -> None:
+        """Remove a chunk from the next version of the state."""
+        self._state.removeKey((name,))
 
 
-def _write_local(target: str, parts: Iterable[Any]) -> None:
-    draft = f"{target}.{uuid.uuid4().hex}.part"
-    try:
-        with open(draft, "wb") as sink:
-            for part in parts:
-                sink.write(part)
-        os.replace(draft, target)
-    except BaseException:
-        if os.path.exists(draft):
-            os.unlink(draft)
-        raise
+Chunks = Store | KeptChunks
+"""A place where chunks live: a directory, or Spark's state store."""
 
 
 def _filesystem(root: str) -> tuple[fs.FileSystem, str]:
