@@ -12,23 +12,12 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from handshake.engines.spark.joins.dataflow import join_batches, join_static
-from handshake.engines.spark.joins.directories import check_root, with_directory
-from handshake.engines.spark.joins.explain import FramePlan, remember
-from handshake.engines.spark.joins.frames import (
-    JoinRequest,
-    define,
-    plan_frames,
-    predicate_for,
-    run_plan,
-)
-from handshake.engines.spark.joins.inputs import arrow_schema, check_output, event_time
+from handshake.engines.spark.joins.frames import JoinRequest, join_frames, predicate_for
+from handshake.engines.spark.joins.inputs import arrow_schema, event_time
 from handshake.engines.spark.types import carrier
-from handshake.engines.spark.workers import use_this_python
 from handshake.errors import UnsupportedError
 from handshake.joins.asof import AsOf
 from handshake.joins.nearest import NO_WINDOWS, Nearest
-from handshake.joins.numbered import add_mark, add_number
 from handshake.joins.waiting import waiting_windows
 from handshake.kinds import NEAREST
 from handshake.options import Options
@@ -60,17 +49,18 @@ def fit_frames(left: DataFrame, right: DataFrame, join: AsOf | Nearest) -> AsOf 
 
 def best_frames(left: DataFrame, right: DataFrame, join: AsOf | Nearest, options: Options) -> DataFrame:
     """Join DataFrames; the result streams if the left one does."""
-    use_this_python(left.sparkSession)
     if isinstance(join, Nearest):
         join = _carry(join)
-        if not right.isStreaming:
-            return _rank_pairs(left, right, join, options)
     windows = join.held_windows() if right.isStreaming else NO_WINDOWS
     request = JoinRequest(
-        Expression(join.condition()), windows, join.times, join.kind, join.suffix, join.aliases,
-        best=replace(join, cores=1),
-    )  # fmt: skip
-    return run_plan(left, right, plan_frames(left, right, define(left, right, request, options)))
+        Expression(join.condition()), windows, join.times, join.kind, join.suffix, join.aliases
+    )
+    if isinstance(join, Nearest) and not right.isStreaming:  # pairs are found and ranked in one segment
+        ranking = replace(join.bound.ranking, output=join.schema)
+        request = replace(request, windows=join.windows, kind=NEAREST, ranking=ranking)
+    else:
+        request = replace(request, best=replace(join, cores=1))
+    return join_frames(left, right, request, options)
 
 
 def _carry(join: Nearest) -> Nearest:
@@ -80,21 +70,3 @@ def _carry(join: Nearest) -> Nearest:
         return join
     *fields, last = ranking.output
     return replace(join, carried=pa.schema([*fields, last.with_type(carrier(last.type))]))
-
-
-def _rank_pairs(left: DataFrame, right: DataFrame, join: Nearest, options: Options) -> DataFrame:
-    """Join with a batch DataFrame: the pairs of a left row are found and ranked in its home segment."""
-    request = JoinRequest(
-        Expression(join.condition()), join.windows, join.times, NEAREST, join.suffix, join.aliases
-    )
-    definition = define(left, right, request, options)
-    definition = replace(
-        definition, left=add_number(definition.left), right=add_mark(definition.right),
-        ranking=replace(join.bound.ranking, output=join.schema),
-    )  # fmt: skip
-    check_output(definition, left.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true")
-    check_root(definition)
-    runs = "static" if left.isStreaming else "batch"
-    definition = with_directory(left.sparkSession, definition, runs)
-    joined = (join_static if runs == "static" else join_batches)(left, right, definition)
-    return remember(joined, FramePlan(definition, runs, options.name))

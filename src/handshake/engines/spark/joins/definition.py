@@ -144,11 +144,6 @@ class Definition:
         """Sides whose tuples find all their pairs in their homes, which know whether they have matched."""
         return self.kind.tracked
 
-    @property
-    def has_guests(self) -> bool:
-        """True if segments keep tuples whose home is elsewhere beside their own."""
-        return all(self.anchored)
-
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the definition without the number of partitions, for the names of folders."""
@@ -160,7 +155,7 @@ class Definition:
     @property
     def spec(self) -> JoinSpec:
         """The analysed join."""
-        return _prepare(self).core.spec
+        return self.core.spec
 
     @property
     def output(self) -> pa.Schema:
@@ -176,12 +171,12 @@ class Definition:
     @property
     def core(self) -> JoinCore:
         """A join core, whose compiled kernels outlive the task."""
-        return _prepare(self).core
+        return _prepare(self)[0]
 
     @property
     def routing(self) -> Routing:
         """The rule that sends tuples to segments."""
-        return _prepare(self).routing
+        return _prepare(self)[1]
 
     @cached_property
     def keys(self) -> tuple[int, ...]:
@@ -196,14 +191,8 @@ class Definition:
         self.__dict__.update(state)
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    core: JoinCore
-    routing: Routing
-
-
 @lru_cache(maxsize=64)
-def _prepare(definition: Definition) -> _Prepared:
+def _prepare(definition: Definition) -> tuple[JoinCore, Routing]:
     """Analyse a join; cached, because workers outlive their tasks and compiling takes half a second."""
     spec = join_spec(
         definition.left, definition.right, definition.on, definition.windows, times=definition.times,
@@ -212,7 +201,7 @@ def _prepare(definition: Definition) -> _Prepared:
         ordered=definition.result_time is not None and definition.kind != INNER,
     )  # fmt: skip
     routing = Routing("all", "the static side is divided evenly") if definition.spread else None
-    return _Prepared(JoinCore(spec), routing or choose_routing(spec, definition.segments))
+    return JoinCore(spec), routing or choose_routing(spec, definition.segments)
 
 
 def _columns(schema: pa.Schema) -> list[str]:

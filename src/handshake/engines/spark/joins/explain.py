@@ -40,7 +40,7 @@ class FramePlan:
 
 def _lines(plan: FramePlan) -> Iterator[str]:
     definition = plan.definition
-    yield _join(definition)
+    yield definition.spec.explain() if definition.best is None else explain_best(definition.best)
     if definition.ranking is not None:
         yield definition.ranking.explain()
     yield from _times(plan)
@@ -61,12 +61,6 @@ def _lines(plan: FramePlan) -> Iterator[str]:
         yield f"progress    observedMetrics['{plan.name}'] of the query's progress"
 
 
-def _join(definition: Definition) -> str:
-    if definition.best is None:
-        return definition.spec.explain()
-    return explain_best(definition.best)
-
-
 def _kind(plan: FramePlan) -> Iterator[str]:
     """Describe where pairs are found if the join must know which rows match, and what it holds longer."""
     definition, anchored = plan.definition, plan.definition.anchored
@@ -85,15 +79,12 @@ def _times(plan: FramePlan) -> Iterator[str]:
     left, right = plan.definition.times
     if left is None or right is None:
         return
-    marks = [
-        name if delay is None else f"{name} (watermark {_length(delay)} behind)"
-        for name, delay in zip((f"l.{left}", f"r.{right}"), plan.definition.delays, strict=True)
-    ]
-    yield f"time        {marks[0]}, {marks[1]}"
-
-
-def _length(milliseconds: int) -> str:
-    return str(Duration(milliseconds * 10**6)) if milliseconds else "0 seconds"
+    marks = [f"l.{left}", f"r.{right}"]
+    for side, delay in enumerate(plan.definition.delays):
+        if delay is not None:
+            behind = Duration(delay * 10**6) if delay else "0 seconds"
+            marks[side] += f" (watermark {behind} behind)"
+    yield f"time        {', '.join(marks)}"
 
 
 def _routing(definition: Definition) -> str:

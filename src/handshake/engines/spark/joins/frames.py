@@ -24,7 +24,7 @@ from handshake.engines.spark.joins.directories import (
     with_directory,
     with_folders,
 )
-from handshake.engines.spark.joins.explain import FramePlan, recall, remember
+from handshake.engines.spark.joins.explain import FramePlan, remember
 from handshake.engines.spark.joins.files import check_late, check_results
 from handshake.engines.spark.joins.inputs import (
     arrow_schema,
@@ -48,6 +48,8 @@ from handshake.engines.spark.workers import (
     versions,
 )
 from handshake.errors import ExpressionError, UnsupportedError, WindowError
+from handshake.joins.numbered import add_mark, add_number
+from handshake.joins.ranking import Ranking
 from handshake.joins.spec import SIDES
 from handshake.joins.waiting import BestMatch
 from handshake.kinds import INNER, JoinKind, kind_of_join
@@ -78,17 +80,21 @@ class JoinRequest:
     suffix: str = "_right"
     aliases: tuple[str, str] | None = None
     best: BestMatch | None = None
+    ranking: Ranking | None = None
 
 
 def join_frames(left: DataFrame, right: DataFrame, request: JoinRequest, options: Options) -> DataFrame:
     """Join DataFrames; the result streams if one of them does."""
     left, right = readable(left, 0), readable(right, 1)
     use_this_python(left.sparkSession)
-    joined = run_plan(left, right, plan_frames(left, right, define(left, right, request, options)))
-    plan = recall(joined)
-    if callable(options.late_to) and plan is not None:
+    plan = plan_frames(left, right, request, options)
+    if plan.name is None:
+        number = next(_numbers)
+        plan = replace(plan, name="handshake" if number == 1 else f"handshake_{number}")
+    joined = _run_plan(left, right, plan)
+    if callable(options.late_to):
         left.sparkSession.streams.addListener(LateListener(plan, options.late_to))
-    return joined
+    return remember(joined, plan)
 
 
 def explain_frames(
@@ -102,33 +108,30 @@ def explain_frames(
     windows = windows_of(window, left_window, right_window)
     times = (left_time or time, right_time or time)
     request = JoinRequest(on, windows, times, kind_of_join(how), suffix, aliases)
-    return plan_frames(left, right, define(left, right, request, options)).explain()
+    return plan_frames(left, right, request, options).explain()
 
 
-def plan_frames(left: DataFrame, right: DataFrame, definition: Definition) -> FramePlan:
-    """Choose how a join runs."""
-    if definition.options.name == "":
+def plan_frames(left: DataFrame, right: DataFrame, request: JoinRequest, options: Options) -> FramePlan:
+    """Define a join, and choose how it runs."""
+    definition = define(left, right, request, options)
+    if options.name == "":
         raise UnsupportedError("name='' is empty; give the join a name such as 'matches', or leave it out")
-    runs = _runs(left, right, definition)
+    if any(definition.streaming):
+        runs = "streaming" if all(definition.streaming) else "static"
+    else:
+        runs = "native" if is_native(left, right, definition) else "batch"
     if runs != "native":
         check_root(definition)
-    return FramePlan(definition, runs, definition.options.name)
+    return FramePlan(definition, runs, options.name)
 
 
-def _runs(left: DataFrame, right: DataFrame, definition: Definition) -> str:
-    if any(definition.streaming):
-        return "streaming" if all(definition.streaming) else "static"
-    return "native" if is_native(left, right, definition) else "batch"
-
-
-def run_plan(left: DataFrame, right: DataFrame, plan: FramePlan) -> DataFrame:
+def _run_plan(left: DataFrame, right: DataFrame, plan: FramePlan) -> DataFrame:
     """Return the DataFrame of a planned join."""
+    definition, options = plan.definition, plan.definition.options
     if plan.runs != "native":
         check_workers(left.sparkSession)
-    plan = plan if plan.name is not None else replace(plan, name=_label())
-    definition, options = plan.definition, plan.definition.options
-    if plan.runs != "native" and options.state == "directory":
-        definition = with_directory(left.sparkSession, definition, plan.runs)
+        if options.state == "directory":
+            definition = with_directory(left.sparkSession, definition, plan.runs)
     match plan.runs:
         case "streaming":
             prepare_session(left.sparkSession)
@@ -142,7 +145,7 @@ def run_plan(left: DataFrame, right: DataFrame, plan: FramePlan) -> DataFrame:
             joined = join_batches(left, right, definition)
     if options.result_time is not None and options.results_to is None:
         joined = add_result_time(joined, left, right, definition)
-    return remember(joined, plan)
+    return joined
 
 
 _CHECKS = (check_idle, check_late, check_result_time, check_results, check_refresh)
@@ -155,7 +158,9 @@ def define(left: DataFrame, right: DataFrame, request: JoinRequest, options: Opt
     streaming = (left.isStreaming, right.isStreaming)
     check_kind(request.kind, streaming)
     check_windows(windows, streaming)
-    schemas = tuple(arrow_schema(frame, side) for side, frame in enumerate(frames))
+    schemas = [arrow_schema(frame, side) for side, frame in enumerate(frames)]
+    if request.ranking is not None:
+        schemas = [add_number(schemas[0]), add_mark(schemas[1])]
     times = tuple(event_time(frame, side, request.times[side], windows) for side, frame in enumerate(frames))
     if (times[0] is None) != (times[1] is None):
         if windows.timed:
@@ -172,9 +177,9 @@ def define(left: DataFrame, right: DataFrame, request: JoinRequest, options: Opt
         segments=segments, partitions=partitions if all(streaming) else segments,
         root="" if stored else root_of(session, options.state_dir, lasting=all(streaming)), marker="",
         retain=_setting(session, "spark.sql.streaming.minBatchesToRetain", 100), kind=request.kind,
-        options=with_folders(session, options), scratch=new_scratch(), streaming=streaming,
-        delays=(delays[0], delays[1]), calls_late=callable(options.late_to), best=request.best,
-        versions=versions(),
+        options=with_folders(session, options), scratch=new_scratch(),
+        streaming=streaming, delays=(delays[0], delays[1]), calls_late=callable(options.late_to),
+        ranking=request.ranking, best=request.best, versions=versions(),
     )  # fmt: skip
     for check in _CHECKS:
         check(definition)
@@ -300,8 +305,3 @@ def _set_provider(session: SparkSession) -> None:
             "a join of streams needs the state store RocksDB, and this Spark has no rocksdbjni jar; add it "
             "to Spark's jars, or start the session with spark.jars.packages=org.rocksdb:rocksdbjni:<version>"
         )
-
-
-def _label() -> str:
-    number = next(_numbers)
-    return "handshake" if number == 1 else f"handshake_{number}"

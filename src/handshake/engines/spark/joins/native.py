@@ -27,7 +27,8 @@ def is_native(left: DataFrame, right: DataFrame, definition: Definition) -> bool
         return False
     if definition.windows.left is not None or definition.windows.right is not None:
         return False
-    if definition.kind.name in ("right_semi", "right_anti") or definition.best is not None:  # Spark has none
+    chooses = definition.best is not None or definition.ranking is not None
+    if chooses or definition.kind.name in ("right_semi", "right_anti"):  # Spark has none
         return False
     parts = conjuncts(definition.spec.analysis.predicate)
     return any(_equates(part) for part in parts) and all(_plain(part, (left, right)) for part in parts)

@@ -201,7 +201,7 @@ class SegmentStep:
         fresh = [seal(window) for window in new[1].kept]
         yield from self._probe(self.core, new[0].probing, held[1] + fresh)
         yield from self._probe(self.core, new[1].probing, held[0])
-        if self.definition.has_guests:
+        if all(self.definition.anchored):
             yield from self._probe_guests(new, held, guests, fresh)
         kept = (new[0].kept, fresh)
         yield from self._finals([mine + more for mine, more in zip(held, kept, strict=True)])
