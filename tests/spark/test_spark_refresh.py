@@ -57,6 +57,10 @@ class Prices:
         self.static, self.feed = self.folder / "static", Feed(self.folder / "in", "x bigint")
         self.static.mkdir()
         write_version(self.static, 1)
+        self.define()
+
+    def define(self) -> None:
+        """Build the join, as a program does that starts its query again."""
         options = {} if self.refresh is None else {"refresh": self.refresh}
         self.joined = handshake.join(
             self.feed.read(self.spark), self.spark.read.parquet(str(self.static)), "l.x + 1 > r.a",
@@ -100,6 +104,23 @@ def test_a_static_side_is_read_again(spark: Any, tmp_path: Path, refresh: str) -
     assert len(folders) < BATCHES - 1  # chunks that are no longer read are removed
     (prices.static / "1.parquet").unlink()
     assert prices.run(1) == [{2}]
+
+
+@pytest.mark.classic("the driver lists files")
+def test_a_join_that_its_query_no_longer_runs_is_not_refreshed(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[Any] = []
+    monkeypatch.setattr("handshake.engines.spark.joins.refresh.list_files_again", listed.append)
+    prices = Prices(spark, tmp_path, "batch", first=False)
+    for _ in range(2):
+        prices.run(2)
+        prices.define()
+    before = [*listed]
+    prices.run(2)
+    seen = [frame for frame in listed[len(before) :] if any(frame is each for each in before)]
+    assert len(seen) == 1  # of the join before, when the query started: it could have been the same
+    assert len(listed) - len(before) > 3
 
 
 def test_a_static_side_is_read_once_by_default(spark: Any, tmp_path: Path) -> None:

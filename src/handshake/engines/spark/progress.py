@@ -192,8 +192,5 @@ class JoinListener(StreamingQueryListener):
         for join in joins_in(event.progress):
             self._handle(join)
 
-    def onQueryIdle(self, event: Any) -> None:
-        """Ignore the event."""
-
     def onQueryTerminated(self, event: Any) -> None:
         """Ignore the event."""

@@ -13,6 +13,7 @@ from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.finite import join_task, probe_task
 from handshake.engines.spark.joins.inputs import output_type
 from handshake.engines.spark.joins.late import IDENTITY
+from handshake.engines.spark.joins.listening import follow_queries
 from handshake.engines.spark.joins.processor import SegmentProcessor
 from handshake.engines.spark.joins.refresh import Refresher
 from handshake.engines.spark.joins.tasks import (
@@ -21,7 +22,6 @@ from handshake.engines.spark.joins.tasks import (
     pack_task,
     unpack_task,
 )
-from handshake.engines.spark.state.reached import ReachedStore
 from handshake.errors import UnsupportedError
 from handshake.metrics import REPORTS
 
@@ -85,17 +85,16 @@ def join_static(left: DataFrame, right: DataFrame, definition: Definition) -> Da
     held = packed.groupBy("segment").agg(F.collect_list(F.struct("*")).alias("held"))
     if definition.refresh != 0:
         held = held.persist()
-    if definition.refresh is not None:
-        kept = held if definition.refresh else None
-        store = ReachedStore(static.sparkSession, definition.root)
-        refresher = Refresher(static, kept, definition.refresh, store, definition.scratch)
-        static.sparkSession.streams.addListener(refresher)
     pairs = (
         moving.select("segment", F.struct("*").alias("moving"))
         .join(held, "segment", "left")
         .repartition(definition.partitions, "segment")
     )
     blobs = pairs.mapInArrow(probe_task(definition, streaming), _BLOBS)
+    if definition.refresh is not None:
+        refresher = Refresher(static, held if definition.refresh else None, definition)
+        follow_queries(static.sparkSession, refresher)
+        blobs = blobs.observe(refresher.metric, F.count(F.lit(1)).alias("blobs"))
     return _unpack(blobs, definition, output_type(definition, left, right))
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from handshake.engines.spark.joins.definition import EACH_BATCH, Definition
 from handshake.engines.spark.private import connect_paths, connect_relation, list_files_again
@@ -50,54 +50,68 @@ class _Outdated:
     """By run of a query, the last micro-batch that may have been planned before."""
 
 
-class Refresher(StreamingQueryListener):
-    """Reads a static side again between micro-batches.
+class Refresher:
+    """Reads a static side again between micro-batches of the queries that run its join.
 
     Spark calls it when a query starts, before the first micro-batch, and after each one. A micro-batch that
     has been planned goes on with what was there: `held` is recomputed for later ones only.
     """
 
-    def __init__(
-        self, static: DataFrame, held: DataFrame | None, period: float, store: ReachedStore, folder: str
-    ) -> None:
-        self._static, self._held, self._period = static, held, period
-        self._store, self._folder = store, folder
+    def __init__(self, static: DataFrame, held: DataFrame | None, definition: Definition) -> None:
+        assert definition.refresh is not None
+        self._static, self._held, self._period = static, held, definition.refresh
+        self._store = ReachedStore(static.sparkSession, definition.root)
+        self._folder = definition.scratch
+        self.metric = f"refresh {definition.identity}"
+        """The metric that every micro-batch of the join observes."""
+        self._runs: dict[str, str] = {}
+        """The runs of queries that have started since, and their queries."""
+        self._others: set[str] = set()
+        """Queries that ran without this join the last time."""
         self._due = 0.0
         self._outdated: list[_Outdated] = []
         self._lock = threading.Lock()
 
     def onQueryStarted(self, event: Any) -> None:
-        """Read the static side again before the first micro-batch."""
-        self._work_alone(self._refresh)
+        """Read the static side again before the first micro-batch, unless the query has had another join."""
+        with self._working():
+            self._runs[str(event.runId)] = str(event.id)
+            if str(event.id) not in self._others:
+                self._refresh()
 
     def onQueryProgress(self, event: Any) -> None:
         """Read the static side again if it is time; remove chunks that no micro-batch reads any more."""
-        run, batch = str(event.progress.runId), int(event.progress.batchId)
-        self._work_alone(lambda: self._pass(run, batch))
+        report = event.progress
+        with self._working():
+            if self.metric in report.observedMetrics:
+                self._others.discard(str(report.id))
+            else:
+                self._others.add(str(report.id))
+            self._forget(str(report.runId), int(report.batchId))
+            self._refresh_if_due()
 
     def onQueryIdle(self, event: Any) -> None:
         """Read the static side again if it is time; Spark calls this every ten seconds without new rows."""
-        self._work_alone(self._refresh_if_due)
+        with self._working():
+            self._refresh_if_due()
 
     def onQueryTerminated(self, event: Any) -> None:
         """Remove chunks that only this query may have read."""
-        run = str(event.runId)
-        self._work_alone(lambda: self._forget(run, None))
+        with self._working():
+            self._runs.pop(str(event.runId), None)
+            self._forget(str(event.runId), None)
 
-    def _work_alone(self, work: Callable[[], None]) -> None:
+    @contextmanager
+    def _working(self) -> Iterator[None]:
         with self._lock:
             try:
-                work()
+                yield
             except ValueError as error:  # of grpc: the session of Spark Connect is being stopped
                 if "Channel closed" not in str(error):
                     raise
 
-    def _pass(self, run: str, batch: int) -> None:
-        self._forget(run, batch)
-        self._refresh_if_due()
-
     def _refresh_if_due(self) -> None:
-        if time.monotonic() >= self._due:
+        if time.monotonic() >= self._due and not self._others.issuperset(self._runs.values()):
             self._refresh()
 
     def _refresh(self) -> None:
