@@ -54,7 +54,6 @@ def test_late_rows_are_in_the_files_once(spark, tmp_path, how, state):
     assert sum(figures.get("late") or 0 for figures in observed) == 5
 
 
-@pytest.mark.classic("a client of Spark Connect refuses any function first")
 def test_tables_have_no_late_rows(spark):
     frame = spark.createDataFrame([(1,)], "x int")
     with pytest.raises(UnsupportedError, match="late_to is for joins of two streams"):

@@ -39,17 +39,16 @@ def check_root(definition: Definition) -> None:
         )
 
 
-def with_folders(session: SparkSession, options: Options) -> Options:
+def with_folders(session: SparkSession, options: Options, *, streams: bool) -> Options:
     """Return options for tasks: folders are absolute paths or URIs, and there is no function."""
     if callable(options.late_to):
-        if is_connect(session):
+        if streams and is_connect(session):
             raise UnsupportedError(
                 "a client of Spark Connect cannot read the late rows that a function for late_to gets; name "
                 "a folder, and read it as a stream: spark.readStream.schema(…).parquet(late_to + '/left')"
             )
         options = replace(options, late_to=None)
-    named: dict[str, Any] = {name: getattr(options, name) for name in _FOLDERS}
-    folders: dict[str, Any] = {name: given_folder(session, name, each) for name, each in named.items()}
+    folders: dict[str, Any] = {name: given_folder(session, name, getattr(options, name)) for name in _FOLDERS}
     return replace(options, **folders)
 
 

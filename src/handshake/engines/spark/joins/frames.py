@@ -178,7 +178,7 @@ def define(left: DataFrame, right: DataFrame, request: JoinRequest, options: Opt
         segments=segments, partitions=partitions if all(streaming) else segments,
         root="" if stored else root_of(session, options.state_dir, lasting=all(streaming)), marker="",
         retain=_setting(session, "spark.sql.streaming.minBatchesToRetain", 100), kind=request.kind,
-        options=with_folders(session, options), scratch=new_scratch(),
+        options=with_folders(session, options, streams=all(streaming)), scratch=new_scratch(),
         streaming=streaming, delays=(delays[0], delays[1]), calls_late=callable(options.late_to),
         ranking=request.ranking, best=request.best, versions=versions(),
     )  # fmt: skip
