@@ -55,7 +55,14 @@ class Cluster:
         """Run a function that waits for Spark in a thread, so that this one reacts to Ctrl-C at once."""
         outcome: list[T] = []
         failure: list[BaseException] = []
-        thread = threading.Thread(target=_run_into, args=(work, outcome, failure), daemon=True)
+
+        def run() -> None:
+            try:
+                outcome.append(work())
+            except BaseException as error:
+                failure.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
         while thread.is_alive():
             thread.join(0.2)
@@ -69,13 +76,6 @@ class Cluster:
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
         known = [stage for stage in stages if stage is not None]
         return sum(s.numCompletedTasks for s in known), sum(s.numTasks for s in known)
-
-
-def _run_into(work: Callable[[], T], outcome: list[T], failure: list[BaseException]) -> None:
-    try:
-        outcome.append(work())
-    except BaseException as error:
-        failure.append(error)
 
 
 @contextlib.contextmanager
@@ -154,21 +154,17 @@ def _keep_interrupts() -> Iterator[None]:
 @contextlib.contextmanager
 def _launch(conf: SparkConf, folder: Path) -> Iterator[SparkSession]:
     log = folder / "spark.log"
-    with open(log, "wb") as sink:  # keeps output of the JVM and its Python workers off the terminal
-        gateway = _gateway(conf, sink, log)
+    try:
+        with open(log, "wb") as sink:  # keeps output of the JVM and its Python workers off the terminal
+            gateway = private.launch_jvm(conf, sink)
+    except PySparkException as error:
+        raise UnsupportedError(f"Spark did not start: {_last_line(log) or reason(error)}") from error
     session = None
     try:
         session = _session(conf, gateway)
         yield session
     finally:
         _stop(gateway, session)
-
-
-def _gateway(conf: SparkConf, sink: Any, log: Path) -> Any:
-    try:
-        return private.launch_jvm(conf, sink)
-    except PySparkException as error:
-        raise UnsupportedError(f"Spark did not start: {_last_line(log) or reason(error)}") from error
 
 
 def _session(conf: SparkConf, gateway: Any) -> SparkSession:
@@ -201,7 +197,13 @@ def _stop(gateway: Any, session: SparkSession | None) -> None:
     ending.join(_PATIENCE)
     with contextlib.suppress(Exception):
         gateway.shutdown()
-    _end_process(gateway.proc)
+    with contextlib.suppress(OSError):
+        gateway.proc.stdin.close()  # ends the JVM
+    try:
+        gateway.proc.wait(_PATIENCE)
+    except Exception:
+        gateway.proc.kill()
+        gateway.proc.wait()
     private.release_jvm()
 
 
@@ -212,14 +214,3 @@ def _end_session(session: SparkSession | None) -> None:
                 query.stop()
         with contextlib.suppress(Exception):
             session.stop()
-
-
-def _end_process(process: Any) -> None:
-    """Close the standard input of the JVM, which ends it; kill it if it does not end."""
-    with contextlib.suppress(OSError):
-        process.stdin.close()
-    try:
-        process.wait(_PATIENCE)
-    except Exception:
-        process.kill()
-        process.wait()

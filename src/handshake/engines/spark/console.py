@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -118,23 +118,18 @@ def watch(
     """
     console = console or Console()
     views: dict[str, JoinView] = {}
-    if not console.is_terminal:
-        _follow(query, seconds, until, views, lambda name: _print(console, _line(name, views)))
-    else:
+    if console.is_terminal:
         with Live(_draw(views), console=console, refresh_per_second=4) as live:
-            _follow(query, seconds, until, views, lambda _: live.update(_draw(views)))
+            for _ in _follow(query, seconds, until, views):
+                live.update(_draw(views))
+    else:
+        for name in _follow(query, seconds, until, views):
+            line = views[name].line() if len(views) == 1 else f"{name}  {views[name].line()}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            console.file.flush()
     failure = query.exception()
     if failure is not None:
         raise join_error(failure)
-
-
-def _print(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.file.flush()
-
-
-def _line(name: str, views: dict[str, JoinView]) -> str:
-    return views[name].line() if len(views) == 1 else f"{name}  {views[name].line()}"
 
 
 def _draw(views: dict[str, JoinView]) -> Group:
@@ -147,9 +142,9 @@ def _draw(views: dict[str, JoinView]) -> Group:
 
 
 def _follow(
-    query: Any, seconds: float | None, until: Callable[[], bool], views: dict[str, JoinView],
-    show: Callable[[str], None],
-) -> None:  # fmt: skip
+    query: Any, seconds: float | None, until: Callable[[], bool], views: dict[str, JoinView]
+) -> Iterator[str]:
+    """Yield the names of joins whose views have changed, until the query ends."""
     ends = None if seconds is None else time.monotonic() + seconds
     seen = -1
     while True:
@@ -157,7 +152,7 @@ def _follow(
         reports = list(new_reports(query, seen))
         for join in (join for report in reports for join in joins_in(report)):
             if views.setdefault(join.join, JoinView()).add(join):
-                show(join.join)
+                yield join.join
         seen = max([seen, *(report["batchId"] for report in reports)])
         if not active or until() or (ends is not None and time.monotonic() >= ends):
             return

@@ -6,6 +6,7 @@ lists the gain and the risk of each.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import IO, Any
 
 import pyspark
@@ -43,13 +44,14 @@ def connect_relation(frame: DataFrame) -> Any | None:
     return None if plan is None else plan.to_proto(frame.sparkSession.client).root
 
 
-def connect_paths(message: Any) -> set[str]:
-    """Return the paths of the files that a message of Spark Connect reads."""
-    if message.DESCRIPTOR.name == "DataSource":
-        return set(message.paths)
+def connect_messages(message: Any) -> Iterator[Any]:
+    """Yield a message of Spark Connect and all that it contains."""
+    yield message
     values = (value for field, value in message.ListFields() if field.message_type is not None)
     inner = (each for value in values for each in (value if hasattr(value, "__len__") else (value,)))
-    return set().union(*(connect_paths(each) for each in inner if hasattr(each, "DESCRIPTOR")))
+    for each in inner:
+        if hasattr(each, "DESCRIPTOR"):
+            yield from connect_messages(each)
 
 
 def is_java_column(condition: Column) -> bool:

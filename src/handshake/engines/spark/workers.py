@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from handshake.engines.spark.failures import reason
-from handshake.engines.spark.private import NO_ANALYSIS
+from handshake.engines.spark.private import NO_ANALYSIS, is_connect
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.version import __version__
 
@@ -51,14 +51,10 @@ def use_this_python(session: SparkSession) -> None:
     PySpark starts the `python3` of the PATH, which may lack this package. On a cluster, and if PYSPARK_PYTHON
     or `spark.pyspark.python` names a Python, nothing changes.
     """
-    try:
-        context = session.sparkContext
-    except PySparkException:  # Spark Connect has none: its server chooses
-        return
-    if not str(context.master).startswith("local"):
+    if is_connect(session) or not str(session.sparkContext.master).startswith("local"):
         return
     if "PYSPARK_PYTHON" not in os.environ and session.conf.get("spark.pyspark.python", None) is None:
-        context.pythonExec = sys.executable
+        session.sparkContext.pythonExec = sys.executable
 
 
 def check_workers(session: SparkSession) -> None:
@@ -69,8 +65,12 @@ def check_workers(session: SparkSession) -> None:
     Raises:
         UnsupportedError: A package is missing, or no worker starts.
     """
-    if session in _checked or _runs_here(session):
+    if session in _checked:
         return
+    if not is_connect(session):
+        context = session.sparkContext
+        if str(context.master).startswith("local") and context.pythonExec == sys.executable:
+            return
     try:
         found = session.range(0, 1, 1, 1).mapInArrow(_look_for_packages(), "python string, missing string")
         python, missing = found.collect()[0]
@@ -93,25 +93,15 @@ def check_driver_python(session: SparkSession) -> None:
     Raises:
         UnsupportedError: The path is relative, as with an archive, and is not there.
     """
-    try:
-        python = str(session.sparkContext.pythonExec)
-    except PySparkException:  # Spark Connect has none: its server chooses
+    if is_connect(session):
         return
+    python = str(session.sparkContext.pythonExec)
     if "/" in python and not os.path.isabs(python) and not os.path.exists(python):
         raise UnsupportedError(
             f"Spark starts the Python of its workers, '{python}', on the driver, too, and it is not in "
             f"'{os.getcwd()}'; link it to the environment of the driver: "
             f"ln -s {sys.prefix} {os.path.normpath(python).split('/')[0]}"
         )
-
-
-def _runs_here(session: SparkSession) -> bool:
-    """Return whether workers run the Python of this process for sure."""
-    try:
-        context = session.sparkContext
-    except PySparkException:  # Spark Connect has none: its server chooses
-        return False
-    return str(context.master).startswith("local") and context.pythonExec == sys.executable
 
 
 def _look_for_packages() -> Any:

@@ -21,26 +21,10 @@ from handshake.plan.expr import Expr, Name
 from handshake.plan.parse import parse
 
 _SAME = (
-    "<",
-    "<=",
-    ">",
-    ">=",
-    "<=>",
-    "+",
-    "-",
-    "*",
-    "/",
-    "%",
-    "&",
-    "|",
-    "^",
-    "AND",
-    "OR",
-    "LIKE",
-    "ILIKE",
+    "=", "<", "<=", ">", ">=", "<=>", "+", "-", "*", "/", "%", "&", "|", "^", "AND", "OR", "LIKE", "ILIKE",
     "RLIKE",
-)
-_INFIX = {"==": "=", "=": "=", "!=": "<>", **{operator.lower(): operator for operator in _SAME}}
+)  # fmt: skip
+_INFIX = {"==": "=", "!=": "<>", **{operator.lower(): operator for operator in _SAME}}
 _FORMS: dict[str, Callable[..., str]] = {
     "not": lambda a: f"(NOT {a})",
     "~": lambda a: f"(~ {a})",

@@ -7,7 +7,7 @@ from typing import Any
 import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.finite import join_task, probe_task
@@ -22,19 +22,13 @@ from handshake.engines.spark.joins.tasks import (
     pack_task,
     unpack_task,
 )
+from handshake.engines.spark.types import spark_schema
 from handshake.errors import UnsupportedError
 from handshake.metrics import REPORTS
 
-_TYPES = {"int32": IntegerType(), "int64": LongType(), "string": StringType(), "binary": BinaryType()}
-_REFERENCES = StructType([StructField(field.name, _TYPES[str(field.type)]) for field in REFERENCES])
+_REFERENCES = spark_schema(REFERENCES)
 _BLOBS = StructType([StructField("blob", BinaryType())])
-_FILE = StructType(
-    [
-        StructField("path", StringType()), StructField("batch", LongType()),
-        StructField("segment", IntegerType()), StructField("rows", LongType()),
-        StructField("bytes", LongType()), StructField("watermark", LongType()),
-    ]
-)  # fmt: skip
+_FILE = "path string, batch bigint, segment int, rows bigint, bytes bigint, watermark bigint"
 """A file of results; the watermark in milliseconds."""
 
 

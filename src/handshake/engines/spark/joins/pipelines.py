@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from handshake.engines.spark.private import NO_ANALYSIS, WATERMARK, connect_relation
+from handshake.engines.spark.private import NO_ANALYSIS, WATERMARK, connect_messages, connect_relation
 from handshake.errors import SchemaError
 from handshake.joins.spec import SIDES
 from handshake.windows import Duration
@@ -31,8 +31,11 @@ def readable(frame: DataFrame, side: int) -> DataFrame:
     parts = list(_parts(connect_relation(frame)))
     declared = [part.to_schema.schema for part in parts if part.HasField("to_schema")]
     if declared:
-        known = _DeclaredFrame(frame, _schema(declared[0]), _delays(parts), _streams(parts[-1]))
-        return cast(DataFrame, known)
+        reads = [each for each in connect_messages(parts[-1]) if each.DESCRIPTOR.name == "Read"]
+        streams = any(each.is_streaming for each in reads)
+        marks = [part.with_watermark for part in parts if part.HasField("with_watermark")]
+        delays = {mark.event_time: Duration.parse(mark.delay_threshold) for mark in marks}
+        return cast(DataFrame, _DeclaredFrame(frame, _schema(declared[0]), delays, streams))
     try:
         frame.isStreaming  # noqa: B018  (asks Spark)
     except PySparkException as error:
@@ -76,22 +79,7 @@ def _parts(relation: Any) -> Iterator[Any]:
         relation = getattr(relation, kind).input if kind in _TRANSPARENT else None
 
 
-def _delays(parts: list[Any]) -> dict[str, Duration]:
-    """Return the delays of watermarks by column."""
-    marks = [part.with_watermark for part in parts if part.HasField("with_watermark")]
-    return {mark.event_time: Duration.parse(mark.delay_threshold) for mark in marks}
-
-
 def _schema(message: Any) -> StructType:
     from pyspark.sql.connect.types import proto_schema_to_pyspark_data_type
 
     return cast(StructType, proto_schema_to_pyspark_data_type(message))
-
-
-def _streams(message: Any) -> bool:
-    """Return whether a part of a message reads a stream."""
-    if message.DESCRIPTOR.name == "Read":
-        return bool(message.is_streaming)
-    values = (value for field, value in message.ListFields() if field.message_type is not None)
-    inner = (each for value in values for each in (value if hasattr(value, "__len__") else (value,)))
-    return any(_streams(each) for each in inner if hasattr(each, "DESCRIPTOR"))

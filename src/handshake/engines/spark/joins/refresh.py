@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from handshake.engines.spark.joins.definition import EACH_BATCH, Definition
-from handshake.engines.spark.private import connect_paths, connect_relation, list_files_again
+from handshake.engines.spark.private import connect_messages, connect_relation, list_files_again
 from handshake.engines.spark.state.reached import ReachedStore
 from handshake.errors import UnsupportedError, WindowError
 
@@ -127,7 +127,9 @@ class Refresher:
     def _list_for_connect(self) -> None:
         """Let a server of Spark Connect list files again, which it does for what it holds."""
         relation = connect_relation(self._static)
-        for path in sorted(connect_paths(relation)) if relation is not None else ():
+        messages = () if relation is None else connect_messages(relation)
+        sources = [each for each in messages if each.DESCRIPTOR.name == "DataSource"]
+        for path in sorted({path for source in sources for path in source.paths}):
             self._static.sparkSession.catalog.refreshByPath(path)
 
     def _running(self) -> dict[str, int]:

@@ -9,7 +9,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +36,7 @@ class ReachedStore:
         Args:
             folder: The folder of the marker; empty for the directory itself.
         """
-        return self._run(partial(_mark, folder))[0]
+        return self._run(lambda store: [_mark(store, folder)])[0]
 
     def probe(self) -> None:
         """Raise if the directory cannot be written."""
@@ -45,11 +44,11 @@ class ReachedStore:
 
     def names(self, folder: str) -> list[str]:
         """Return the names directly under a folder; none if the folder is missing."""
-        return self._run(partial(_list, folder))
+        return self._run(lambda store: store.list(folder))
 
     def remove_folder(self, folder: str) -> None:
         """Remove a folder with its content, if it exists."""
-        self._run(partial(_remove_folder, folder))
+        self._run(lambda store: store.remove_folder(folder))
 
     def remove_at_exit(self, folder: str) -> None:
         """Remove a folder when the program ends; with Spark Connect only if the session still answers."""
@@ -57,55 +56,48 @@ class ReachedStore:
             open_store(self._root).remove_folder(folder)
             return
         if not getattr(self._session, "is_stopped", False):
-            removal = threading.Thread(target=self._try_to_remove, args=(folder,), daemon=True)
+
+            def remove() -> None:
+                with suppress(Exception):
+                    self.remove_folder(folder)
+
+            removal = threading.Thread(target=remove, daemon=True)
             removal.start()
             removal.join(_PATIENCE)
 
-    def _try_to_remove(self, folder: str) -> None:
-        with suppress(Exception):
-            self.remove_folder(folder)
-
-    def _run(self, work: Callable[[Store], list[str]]) -> list[str]:
+    def _run(self, work: Callable[[Store], list[str] | None]) -> list[str]:
         if not is_connect(self._session):
-            return work(open_store(self._root))
+            return work(open_store(self._root)) or []
         try:
             found = self._session.range(0, 1, 1, 1).mapInArrow(_task(self._root, work), "name string")
             return [str(name) for (name,) in found.collect()]
         except PySparkException as error:
             if NO_ANALYSIS not in str(error):
                 raise HandshakeError(reason(error)) from error
-            return work(open_store(self._root))  # a pipeline's query function runs nothing, and is local
+            return (
+                work(open_store(self._root)) or []
+            )  # a pipeline's query function runs nothing, and is local
 
 
-def _task(root: str, work: Callable[[Store], list[str]]) -> Any:
+def _task(root: str, work: Callable[[Store], list[str] | None]) -> Any:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            names = pa.array(work(open_store(root)), pa.string())
+            names = pa.array(work(open_store(root)) or [], pa.string())
             yield pa.RecordBatch.from_arrays([names], names=["name"])
 
     return run
 
 
-def _mark(folder: str, store: Store) -> list[str]:
+def _mark(store: Store, folder: str) -> str:
     found = (name for name in store.list(folder) if name.endswith(".marker"))
     name = next(found, f"handshake-{uuid.uuid4().hex}.marker")
     marker = f"{folder}/{name}".lstrip("/")
     if not store.exists(marker):
         store.write(marker, [b"Tuples of stream joins; checkpoints refer to files in this folder.\n"])
-    return [marker]
+    return marker
 
 
-def _probe(store: Store) -> list[str]:
+def _probe(store: Store) -> None:
     name = f"_handshake-{uuid.uuid4().hex}"
     store.write(name, [])
     store.remove(name)
-    return []
-
-
-def _list(folder: str, store: Store) -> list[str]:
-    return store.list(folder)
-
-
-def _remove_folder(folder: str, store: Store) -> list[str]:
-    store.remove_folder(folder)
-    return []
