@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal as PyDecimal
+from functools import partial
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -39,21 +40,16 @@ def translate_column(condition: Column, left: DataFrame, right: DataFrame) -> Ex
     """Return the predicate for a condition on two DataFrames."""
     if not is_java_column(condition):
         return translate_connect(condition, left, right)
-    plan = _analyse(condition, left, right)
+    try:  # Spark's own join on the condition, which never runs, resolves the names
+        plan: Any = analysed_plan(left.join(right, condition))
+    except PySparkException as error:
+        raise _resolve_error(error, condition) from None
     names = {
         attribute.exprId().id(): Name((qualifier, attribute.name()))
         for qualifier, child in (("l", plan.left()), ("r", plan.right()))
         for attribute in elements(child.output())
     }
     return _Reader(names, left).expr(plan.condition().get())
-
-
-def _analyse(condition: Column, left: DataFrame, right: DataFrame) -> Any:
-    """Analyse Spark's own join on the condition, which never runs, to resolve the names."""
-    try:
-        return analysed_plan(left.join(right, condition))
-    except PySparkException as error:
-        raise _resolve_error(error, condition) from None
 
 
 def _resolve_error(error: PySparkException, condition: Column) -> ExpressionError:
@@ -115,22 +111,19 @@ _REPLACED = "org.apache.spark.sql.catalyst.expressions.RuntimeReplaceable"
 
 
 class _Reader:
-    """The translation of one resolved condition: a function per kind of node; other kinds are errors."""
+    """The translation of one resolved condition; kinds of nodes that no table has are errors."""
 
     def __init__(self, names: dict[int, Name], frame: DataFrame) -> None:
         self.names, self.frame, self.shared = names, frame, dict[Any, Expr]()
 
     def expr(self, node: Any) -> Expr:
         kind = str(node.getClass().getSimpleName())
-        for table, make in (
-            (_ARITHMETIC, self._arithmetic),
-            (_COMPARE, self._compare),
-            (_CALLS, self._call),
-        ):
-            if kind in table:
-                return make(node, table[kind])
         if kind in _NODES:
             return _NODES[kind](self, node)
+        if kind in _CALLS:
+            return Call(self.all(node), _CALLS[kind])
+        if kind in _OPERATORS:
+            return _OPERATORS[kind](*self.all(node))
         if kind in _MOVING:
             raise ExpressionError(moving(node.toString()))
         if is_instance(node, _REPLACED, self.frame):
@@ -147,22 +140,6 @@ class _Reader:
                 "pass the function itself: handshake.call(function, handshake.left.x, handshake.right.a)"
             )
         return ExpressionError(f"cannot read {node} ({kind}) in a Column condition; {_REMEDY}")
-
-    def _arithmetic(self, node: Any, op: str) -> Expr:
-        return Arithmetic(op, *self._two(node))
-
-    def _compare(self, node: Any, op: str) -> Expr:
-        return Compare(op, *self._two(node))
-
-    def _two(self, node: Any) -> tuple[Expr, Expr]:
-        a, b = self.all(node)[:2]
-        return a, b
-
-    def _call(self, node: Any, name: str) -> Expr:
-        return Call(self.all(node), name)
-
-    def attribute(self, node: Any) -> Expr:
-        return self.names[node.exprId().id()]
 
     def literal(self, node: Any) -> Expr:
         """Translate a constant from Spark's internal form."""
@@ -183,41 +160,11 @@ class _Reader:
             return arg
         return Cast(arg, type=parse_type(node.dataType().simpleString()))
 
-    def same(self, node: Any) -> Expr:
-        """Translate `<=>`, for which NULL equals NULL."""
-        a, b = self._two(node)
-        both = And((Not(IsNull(a)), Not(IsNull(b)), Compare("=", a, b)))
-        return Or((both, And((IsNull(a), IsNull(b)))))
-
-    def is_nan(self, node: Any) -> Expr:
-        """Translate `isnan`: a value that is not equal to itself; false for NULL."""
-        (arg,) = self.all(node)
-        return And((Not(IsNull(arg)), Compare("<>", arg, arg)))
-
-    def among(self, node: Any) -> Expr:
-        value, *others = self.all(node)
-        return Or(tuple(Compare("=", value, other) for other in others))
-
-    def case(self, node: Any) -> Expr:
-        """Translate `CASE`, which is NULL without an ELSE."""
-        parts = self.all(node)
-        return Case(parts[:-1], parts[-1]) if len(parts) % 2 else Case(parts, Literal(None))
-
     def like(self, node: Any) -> Expr:
         """Translate `LIKE` and `ILIKE` with the default escape."""
         if str(node.escapeChar()) != "\\":
             raise self._unknown(node, "LIKE … ESCAPE")
         return Call(self.all(node), str(node.getClass().getSimpleName()).lower())
-
-    def round_digits(self, node: Any) -> Expr:
-        """Translate `round`, which always has a number of digits."""
-        number, scale = self._two(node)
-        return Call((number,) if scale == Literal(0) else (number, scale), "round")
-
-    def logarithm(self, node: Any) -> Expr:
-        """Translate `log(base, x)`."""
-        base, number = (Call((arg,), "ln") for arg in self._two(node))
-        return Arithmetic("/", number, base)
 
     def replace_pattern(self, node: Any) -> Expr:
         """Translate `regexp_replace` from the first character on."""
@@ -227,7 +174,6 @@ class _Reader:
         return Call(tuple(args), "regexp_replace")
 
     def field(self, node: Any) -> Expr:
-        """Translate a field of a struct."""
         return Call((self.expr(node.child()), Literal(str(node.extractFieldName()), type=STRING)), "path")
 
     def with_unit(self, node: Any) -> Expr:
@@ -240,6 +186,17 @@ class _Reader:
         for part in elements(node.defs()):
             self.shared[part.id().id()] = self.expr(part.child())
         return self.expr(node.child())
+
+
+def _same(a: Expr, b: Expr) -> Expr:
+    """Return `a <=> b`, for which NULL equals NULL."""
+    both = And((Not(IsNull(a)), Not(IsNull(b)), Compare("=", a, b)))
+    return Or((both, And((IsNull(a), IsNull(b)))))
+
+
+def _case(*parts: Expr) -> Expr:
+    """Return `CASE`, which is NULL without an ELSE."""
+    return Case(parts[:-1], parts[-1]) if len(parts) % 2 else Case(parts, Literal(None))
 
 
 _LITERALS: dict[str, Callable[[Any], Literal]] = {
@@ -259,33 +216,39 @@ _INTERVALS: dict[str, Callable[[Any], Literal]] = {
     "YearMonthIntervalType": lambda value: Literal(int(value), type=Months()),
 }
 _NODES: dict[str, Callable[[_Reader, Any], Expr]] = {
-    "AttributeReference": _Reader.attribute,
+    "AttributeReference": lambda reader, node: reader.names[node.exprId().id()],
     "Literal": _Reader.literal,
     "Cast": _Reader.cast,
-    "And": lambda reader, node: And(reader.all(node)),
-    "Or": lambda reader, node: Or(reader.all(node)),
-    "Not": lambda reader, node: Not(reader.all(node)[0]),
-    "IsNull": lambda reader, node: IsNull(reader.all(node)[0]),
-    "IsNotNull": lambda reader, node: Not(IsNull(reader.all(node)[0])),
-    "IsNaN": _Reader.is_nan,
-    "UnaryMinus": lambda reader, node: Negate(reader.all(node)[0]),
-    "UnaryPositive": lambda reader, node: reader.all(node)[0],
-    "Alias": lambda reader, node: reader.all(node)[0],
-    "EqualNullSafe": _Reader.same,
-    "In": _Reader.among,
-    "CaseWhen": _Reader.case,
-    "If": lambda reader, node: Case(reader.all(node)[:2], reader.all(node)[2]),
     "Like": _Reader.like,
     "ILike": _Reader.like,
-    "Round": _Reader.round_digits,
-    "Logarithm": _Reader.logarithm,
     "RegExpReplace": _Reader.replace_pattern,
     "GetStructField": _Reader.field,
-    "GetArrayItem": lambda reader, node: Call(reader.all(node), "path"),
-    "GetMapValue": lambda reader, node: Call(reader.all(node), "path"),
     "TimestampAdd": _Reader.with_unit,
     "TimestampDiff": _Reader.with_unit,
-    "NullIfResult": lambda reader, node: Case((reader.all(node)[0], Literal(None)), reader.all(node)[1]),
     "With": _Reader.shared_parts,
     "CommonExpressionRef": lambda reader, node: reader.shared[node.id().id()],
 }
+"""Translations of nodes whose children are not all that they say."""
+_OPERATORS: dict[str, Callable[..., Expr]] = {
+    **{kind: partial(Arithmetic, op) for kind, op in _ARITHMETIC.items()},
+    **{kind: partial(Compare, op) for kind, op in _COMPARE.items()},
+    "And": lambda *args: And(args),
+    "Or": lambda *args: Or(args),
+    "Not": Not,
+    "IsNull": IsNull,
+    "IsNotNull": lambda arg: Not(IsNull(arg)),
+    "IsNaN": lambda arg: And((Not(IsNull(arg)), Compare("<>", arg, arg))),  # false for NULL
+    "UnaryMinus": Negate,
+    "UnaryPositive": lambda arg: arg,
+    "Alias": lambda arg: arg,
+    "EqualNullSafe": _same,
+    "In": lambda value, *others: Or(tuple(Compare("=", value, other) for other in others)),
+    "CaseWhen": _case,
+    "If": lambda condition, a, b: Case((condition, a), b),
+    "Round": lambda number, scale: Call((number,) if scale == Literal(0) else (number, scale), "round"),
+    "Logarithm": lambda base, number: Arithmetic("/", Call((number,), "ln"), Call((base,), "ln")),
+    "GetArrayItem": lambda *args: Call(args, "path"),
+    "GetMapValue": lambda *args: Call(args, "path"),
+    "NullIfResult": lambda condition, value: Case((condition, Literal(None)), value),
+}
+"""Expressions of the children of other nodes."""
