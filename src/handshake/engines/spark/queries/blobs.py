@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -22,8 +20,7 @@ BLOB_COLUMNS = "slot int, source int, partition int, part int, data binary"
 """The same columns in Spark's notation; `slot` is the grouping key, always 0."""
 
 
-@dataclass(frozen=True)
-class Blob:
+class Blob(NamedTuple):
     """Bytes from one partition of a source, with their place in the order of arrival."""
 
     source: int
@@ -43,8 +40,3 @@ def blob_batch(source: int, part: int, data: bytes) -> pa.RecordBatch:
     columns = [[0], [source], [int(task.partitionId())], [part], [data]]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
-
-
-def in_order(blobs: Iterable[Blob]) -> list[Blob]:
-    """Sort blobs by source, partition and part."""
-    return sorted(blobs, key=lambda blob: (blob.source, blob.partition, blob.part))

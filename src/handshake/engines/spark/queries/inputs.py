@@ -9,10 +9,10 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from handshake.engines.spark.joins.inputs import arrow_schema
+from handshake.engines.spark.joins.inputs import session_zone
 from handshake.engines.spark.queries.expressions import quote_names
 from handshake.engines.spark.queries.joins import TIME
-from handshake.engines.spark.types import carrier, spark_schema
+from handshake.engines.spark.types import arrow_type, carrier, spark_schema
 from handshake.errors import InputError, SchemaError, suggest
 from handshake.io.udp.receive import ARRIVAL_COLUMN
 from handshake.plan.algebra import Demux, Plan, Source, walk
@@ -68,18 +68,29 @@ def source_frame(frame: DataFrame, source: Source, *, to_arrow: bool = False) ->
         known = ARRIVAL_COLUMN in frame.columns  # logs of datagrams have it
         frame = frame if known else frame.withColumn(ARRIVAL_COLUMN, F.current_timestamp())
     fields = [field for field in source.fields if field.name != TIME]
-    times = [_time(frame, source)] if len(fields) < len(source.fields.fields) else []
-    return frame.select(*(_declared_column(frame, field, source, to_arrow) for field in fields), *times)
-
-
-def _declared_column(frame: DataFrame, field: Field, source: Source, to_arrow: bool) -> Column:
-    """Return a column of an input with its declared type."""
-    if field.name not in frame.columns:
+    missing = next((field.name for field in fields if field.name not in frame.columns), None)
+    if missing is not None:
         raise SchemaError(
-            f"the DataFrame of '{source.name}' lacks the column '{field.name}' ({', '.join(frame.columns)})"
-            f"{suggest(field.name, frame.columns)}"
+            f"the DataFrame of '{source.name}' lacks the column '{missing}' ({', '.join(frame.columns)})"
+            f"{suggest(missing, frame.columns)}"
         )
-    given = _type(frame, field.name)
+    zone, given = session_zone(frame), dict[str | None, pa.DataType]()
+    for found in frame.select(*quote_names(field.name for field in fields)).schema.fields:
+        try:
+            given[found.name] = arrow_type(found.dataType, zone)
+        except InputError:
+            raise SchemaError(
+                f"column '{found.name}' of the DataFrame of '{source.name}' is "
+                f"{found.dataType.simpleString()}, which Spark does not pass to Python; cast it"
+            ) from None
+    columns = [_declared_column(given[field.name], field, source, to_arrow) for field in fields]
+    if len(fields) < len(source.fields.fields):
+        columns.append(_time(given[source.time], source))
+    return frame.select(*columns)
+
+
+def _declared_column(given: pa.DataType, field: Field, source: Source, to_arrow: bool) -> Column:
+    """Return a column of an input with its declared type."""
     wanted = carrier(arrow_of(field.type))
     column = F.col(f"`{field.name}`")
     if given == wanted:
@@ -87,16 +98,13 @@ def _declared_column(frame: DataFrame, field: Field, source: Source, to_arrow: b
     if pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted):
         same = to_arrow or (given.tz is None) == (wanted.tz is None)
         return column if same else _shift_zone(field.name, wanted.tz)
-    if _widens(given, wanted):
+    integers = pa.types.is_integer(given) and pa.types.is_integer(wanted)
+    if (integers and given.bit_width <= wanted.bit_width) or (given, wanted) == (pa.float32(), pa.float64()):
         return column.cast(spark_schema(pa.schema([("c", wanted)]))[0].dataType).alias(field.name)
     raise SchemaError(
         f"column '{field.name}' of the DataFrame of '{source.name}' is {given}, but {field.type} is "
         "declared; cast it, or declare the other type"
     )
-
-
-def _type(frame: DataFrame, name: str) -> pa.DataType:
-    return arrow_schema(frame.select(quote_names([name])[0]), 0).field(0).type
 
 
 def _shift_zone(name: str, zone: str | None) -> Column:
@@ -109,30 +117,18 @@ def _shift_zone(name: str, zone: str | None) -> Column:
     return F.timestamp_micros(since).alias(name)
 
 
-def _time(frame: DataFrame, source: Source) -> Column:
-    """Return the time of tuples as an instant, whatever its unit."""
+def _time(given: pa.DataType, source: Source) -> Column:
+    """Return the time of tuples as an instant, whatever its unit; an error in Spark if it does not fit."""
     assert source.time is not None
-    given = _type(frame, source.time)
+    time = F.col(f"`{source.time}`")
     if pa.types.is_timestamp(given):
-        time = F.col(f"`{source.time}`") if given.tz is not None else _shift_zone(source.time, "UTC")
-        return time.alias(TIME)
-    return F.timestamp_micros(_micros(F.col(f"`{source.time}`"), source)).alias(TIME)
-
-
-def _micros(time: Column, source: Source) -> Column:
-    """Convert an integer time to microseconds; raise an error in Spark if it does not fit 64 bits."""
+        return (time if given.tz is not None else _shift_zone(source.time, "UTC")).alias(TIME)
     factor = UNITS[source.clock.unit] // UNITS["us"]
     most = (2**63 - 1) // factor
     message = F.format_string(
         f"a time in column '{source.time}' of stream {source.name} is %s {source.clock.unit}, which Spark's "
         "timestamps, microseconds in 64 bits, do not hold", time.cast("string")
     )  # fmt: skip
-    return F.when(time.isNull() | time.between(-most, most), time.cast("long") * factor).otherwise(
-        F.raise_error(message)
-    )
-
-
-def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
-    if pa.types.is_integer(given) and pa.types.is_integer(wanted):
-        return bool(given.bit_width <= wanted.bit_width)
-    return bool(pa.types.is_float32(given) and pa.types.is_float64(wanted))
+    fits = time.isNull() | time.between(-most, most)
+    micros = F.when(fits, time.cast("long") * factor).otherwise(F.raise_error(message))
+    return F.timestamp_micros(micros).alias(TIME)

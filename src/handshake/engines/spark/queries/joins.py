@@ -28,11 +28,11 @@ from handshake.plan.expr import (
     Expr,
     Literal,
     Name,
+    columns_of,
     conjunction,
     conjuncts,
     transform,
 )
-from handshake.plan.expr import walk as parts_of
 from handshake.schema import UNITS, Field, Int, Interval, Schema, Timestamp, arrow_of
 from handshake.windows import Duration, Window, Windows
 
@@ -121,7 +121,7 @@ def _join_next(
     node: WindowJoin, left: _Side, right: _Side, waiting: list[Expr], state_dir: str | None, timed: bool
 ) -> tuple[_Side, list[Expr]]:
     streams = (*left.streams, *right.streams)
-    now = [part for part in waiting if all(c.side in streams for c in _columns(part))]
+    now = [part for part in waiting if all(c.side in streams for c in columns_of(part))]
     later = [part for part in waiting if part not in now]
     on = conjunction((*(_name_columns(part, node, left) for part in now), *_further(node, left, right)))
     at = f"{streams[-1]}_at" if timed or len(streams) < len(node.inputs) else None
@@ -130,7 +130,9 @@ def _join_next(
     windows, times = Windows(left.window, right.window), (left.time, right.time)
     request = JoinRequest(Expression(on), windows, times, node.kind)
     joined = join_frames(left.frame, right.frame, request, Options(state_dir=state_dir, result_time=at))
-    return _Side(joined, streams, at, _shorter(left.window, right.window)), later
+    # the next tuple must be in both windows of the later member
+    held = [window for window in (left.window, right.window) if window is not None]
+    return _Side(joined, streams, at, min(held, key=lambda window: window.size, default=None)), later
 
 
 def _join_as_of(
@@ -150,15 +152,6 @@ def _join_as_of(
     return best_frames(left.frame, right.frame, join, Options(state_dir=state_dir))
 
 
-def _shorter(a: Window | None, b: Window | None) -> Window | None:
-    """Return the window of the combination: the next tuple must be in both windows of the later member."""
-    return min((w for w in (a, b) if w is not None), key=lambda w: w.size, default=None)
-
-
-def _columns(expr: Expr) -> list[Column]:
-    return [part for part in parts_of(expr) if isinstance(part, Column)]
-
-
 def _name_columns(expr: Expr, node: WindowJoin, left: _Side) -> Expr:
 
     def rename(e: Expr) -> Expr:
@@ -172,15 +165,11 @@ def _name_columns(expr: Expr, node: WindowJoin, left: _Side) -> Expr:
 
 def _further(node: WindowJoin, left: _Side, right: _Side) -> list[Expr]:
     """Return the conditions that the new tuple is in the window of each member, not just the latest."""
-    if len(left.streams) == 1:
-        return []
-    new = Name(("r", f"{right.streams[0]}_t"))
-    return [
-        Compare("<=", new, Arithmetic("+", Name(("l", f"{k}_t")), _interval(node.windows[k])))
-        for k in left.streams
-    ]
-
-
-def _interval(window: Window | None) -> Expr:
-    assert window is not None
-    return Literal(window.rule("us").reach, type=Interval("us"))
+    found: list[Expr] = []
+    for k in left.streams if len(left.streams) > 1 else ():
+        window = node.windows[k]
+        assert window is not None
+        reach = Literal(window.rule("us").reach, type=Interval("us"))
+        last = Arithmetic("+", Name(("l", f"{k}_t")), reach)
+        found.append(Compare("<=", Name(("r", f"{right.streams[0]}_t")), last))
+    return found

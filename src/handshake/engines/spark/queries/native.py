@@ -15,7 +15,6 @@ from handshake.engines.spark.types import carrier_schema, spark_schema
 from handshake.plan.algebra import Apply, Node, Output, Parameter, Project, Select, Source, chain, rebuild
 from handshake.plan.assemble import substitute
 from handshake.plan.expr import Column, Expr, conjuncts
-from handshake.plan.panes import PaneShape
 from handshake.schema import BOOL, Field, Schema
 
 _HOLDS = "\0holds"
@@ -111,17 +110,13 @@ def spark_filter(output: Output) -> SparkFilter | None:
         return _rewrite(output, found, narrow, replace(window, input=Select(narrow, _HOLDS)), below)
     parameter, before = chain(shape.before)
     inside = _Chain.of(source.fields, [*found.below, *before])
-    narrow = _narrow(source, inside.plain_columns(_used_columns(shape)))
+    used = (*(shape.keys or ()), *(name for each in shape.aggregates for name in each.reads))
+    narrow = _narrow(source, inside.plain_columns(used))
     if not inside.conditions or narrow is None or not isinstance(parameter, Parameter):
         return None
     first = Select(replace(parameter, fields=narrow.fields), _HOLDS)
     body = rebuild(window.body, lambda here: first if here == shape.before else here)
     return _rewrite(output, found, narrow, replace(window, input=narrow, body=body), inside)
-
-
-def _used_columns(shape: PaneShape) -> tuple[str, ...]:
-    """Return the columns that the keys and aggregates read."""
-    return (*(shape.keys or ()), *(name for each in shape.aggregates for name in each.reads))
 
 
 def _narrow(source: Source, names: set[str] | None) -> Source | None:

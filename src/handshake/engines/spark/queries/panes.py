@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from handshake.engines.spark.batches import large_pieces
-from handshake.engines.spark.queries.blobs import Blob, in_order
+from handshake.engines.spark.queries.blobs import Blob
 from handshake.operators.chunk import (
     BEGINNING,
     EARLIEST,
@@ -27,7 +27,7 @@ from handshake.operators.pipeline import Pipeline
 from handshake.operators.sources import Needs, SourceOperator
 from handshake.operators.windows import Spans, WindowOperator
 from handshake.plan.aggregates import AGGREGATES
-from handshake.plan.algebra import Node, Output, Session, Sliding, Source, Windowing, chain
+from handshake.plan.algebra import Node, Output, Sliding, Source, Windowing, chain
 from handshake.plan.panes import PaneShape, pane_shape
 from handshake.schema import UNITS, arrow_of, concat_batches
 
@@ -53,7 +53,10 @@ class PaneWindow:
     def of(cls, output: Output) -> PaneWindow | None:
         """Recognise the form; None if the plan has another one."""
         window, above = chain(output.input)
-        if not isinstance(window, Windowing) or not _is_aligned(window.window):
+        # source tasks must know where windows lie, whatever the rows are
+        if not isinstance(window, Windowing) or not isinstance(window.window, Sliding):
+            return None
+        if window.window.kind != "time" or window.window.offset is None:
             return None
         source, below = chain(window.input)
         shape = pane_shape(window.body, window.parameter)
@@ -68,11 +71,6 @@ class PaneWindow:
         """The places of windows, in units of their clock."""
         assert isinstance(self.window.window, Sliding)
         return Spans.of(self.window.window, UNITS[self.window.clock.unit])
-
-
-def _is_aligned(window: Sliding | Session) -> bool:
-    """Return whether windows lie where they do whatever the rows are, so that source tasks know them."""
-    return isinstance(window, Sliding) and window.kind == "time" and window.offset is not None
 
 
 @dataclass(frozen=True)
@@ -144,42 +142,22 @@ def reduce_panes(output: Output, batches: Iterable[pa.RecordBatch]) -> Partition
     stamps = SourceOperator(never_late, Needs(True, False), lambda: 0)
     steps = Pipeline(source.fields.fields, found.below) if found.below else None
     operator, panes = _operator(found)
-    tally = _Tally(source.lateness // UNITS[source.clock.unit])
+    clock, behind = BEGINNING, source.lateness // UNITS[source.clock.unit]
+    counts = [(np.empty(0, np.int64), np.empty(0, np.int64))]
     for batch in map(concat_batches, large_pieces(batches, _BATCH_ROWS)):
         flow = stamps.step(batch, np.arange(batch.num_rows))
         chunk = flow.chunk if steps is None else steps.apply(flow.chunk)
-        tally.advance_clock(flow.chunk)
-        tally.count_firsts(chunk, found.spans)
+        assert flow.chunk.times is not None
+        assert chunk.times is not None
+        latest = int(flow.chunk.times.max(initial=BEGINNING))  # also of tuples that a filter drops
+        clock = max(clock, latest - behind) if latest > BEGINNING else clock
+        first, last = found.spans.first(chunk.times), found.spans.last(chunk.times)
+        inside = last >= first if chunk.timed is None else (last >= first) & chunk.timed
+        counts.append(np.unique(first[inside], return_counts=True))
         operator.take(chunk)
     table, keys = panes.take_all()
-    return PartitionPanes(table, keys, tally.clock, *tally.firsts(), operator.no_time, stamps.rows)
-
-
-@dataclass
-class _Tally:
-    """The clock of a partition, and the first window of each tuple, from which late tuples are counted."""
-
-    behind: int
-    clock: int = BEGINNING
-    pieces: list[tuple[Array, Array]] = field(default_factory=list)
-
-    def advance_clock(self, chunk: Chunk) -> None:
-        """Advance the clock; tuples that a filter drops also count."""
-        assert chunk.times is not None
-        latest = int(chunk.times.max(initial=BEGINNING))
-        if latest > BEGINNING:
-            self.clock = max(self.clock, latest - self.behind)
-
-    def count_firsts(self, chunk: Chunk, spans: Spans) -> None:
-        assert chunk.times is not None
-        first, last = spans.first(chunk.times), spans.last(chunk.times)
-        inside = last >= first if chunk.timed is None else (last >= first) & chunk.timed
-        self.pieces.append(np.unique(first[inside], return_counts=True))
-
-    def firsts(self) -> tuple[Array, Array]:
-        if not self.pieces:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        return tuple(np.concatenate(column) for column in zip(*self.pieces, strict=True))  # type: ignore[return-value]
+    firsts = [np.concatenate(column) for column in zip(*counts, strict=True)]
+    return PartitionPanes(table, keys, clock, firsts[0], firsts[1], operator.no_time, stamps.rows)
 
 
 # In the query's task
@@ -187,6 +165,9 @@ class _Tally:
 
 class PaneQuery:
     """A query of time windows on a source, from the panes of the source's partitions."""
+
+    joined = (0, 0, 0, 0)
+    """No figures of joins."""
 
     def __init__(self, output: Output) -> None:
         self.output = output
@@ -202,7 +183,7 @@ class PaneQuery:
 
     def step(self, blobs: Iterable[Blob], ended: bool) -> list[pa.RecordBatch]:
         """Add the panes of a micro-batch and return the results of windows that it completes."""
-        pieces: list[PartitionPanes] = [pickle.loads(blob.data) for blob in in_order(blobs)]
+        pieces: list[PartitionPanes] = [pickle.loads(blob.data) for blob in sorted(blobs)]
         opened = int(self._spans.first(np.array([self._clock]))[0]) if self._clock > BEGINNING else EARLIEST
         for piece in pieces:
             self.rows, self.no_time = self.rows + piece.rows, self.no_time + piece.no_time

@@ -97,7 +97,9 @@ def _about_join(
     unions = [node for node in below if isinstance(node, Union)]
     if unions and (counted or any(_stream_count(union, streams) > 1 for union in unions)):
         yield "it joins a union of streams, which goes by the slowest of their clocks"
-    if counted and _mixes_times(join, timeless):
+    sources = [node for node in walk(join) if isinstance(node, Source)]
+    # otherwise turns alone order tuples of streams that have no time column
+    if counted and any(s.name in timeless for s in sources) and any(s.time is not None for s in sources):
         yield "it counts tuples of streams without a time column, which arrive before all others"
     if counted and not _in_order(join, declared):
         yield "it counts tuples of streams that it does not name in the order of their declarations"
@@ -105,12 +107,6 @@ def _about_join(
 
 def _names(node: Node) -> list[str]:
     return [here.name for here in dict.fromkeys(walk(node)) if isinstance(here, Source)]
-
-
-def _mixes_times(join: WindowJoin, timeless: Collection[str]) -> bool:
-    """Return whether times, and not turns alone, would order tuples of streams that have no time column."""
-    sources = [node for node in walk(join) if isinstance(node, Source)]
-    return any(s.name in timeless for s in sources) and any(s.time is not None for s in sources)
 
 
 def _in_order(join: WindowJoin, declared: Sequence[str]) -> bool:

@@ -170,8 +170,7 @@ def finish_task(make: Callable[[], HeldQuery]) -> Task:
 
 def _counts(query: HeldQuery) -> tuple[int, ...]:
     """Return the figures of a query so far, without the number of results; the last one counts rows now."""
-    joined = query.joined if isinstance(query, TupleQuery) else (0, 0, 0, 0)
-    return query.rows, query.late, query.no_time, *joined
+    return query.rows, query.late, query.no_time, *query.joined
 
 
 def _result(batch: pa.RecordBatch) -> pa.RecordBatch:

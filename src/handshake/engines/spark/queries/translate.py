@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation
@@ -200,7 +200,8 @@ class _Translation:
 
     def _in_one_task(self, output: Output, sources: tuple[Source, ...], streaming: bool) -> DataFrame:
         """Run all operators in one task; finite inputs arrive by time, so no row is late."""
-        blobs = _union([self._send(at, s, self._source(s, to_arrow=True)) for at, s in enumerate(sources)])
+        sent = (self._send(at, s, self._source(s, to_arrow=True)) for at, s in enumerate(sources))
+        blobs = reduce(DataFrame.union, sent)
         make = partial(TupleQuery, output, sources, timeless=self._timeless)
         return self._hold(output, blobs, make, streaming)
 
@@ -237,9 +238,9 @@ class _Translation:
         """Run time windows on the results of `handshake.join`, with the clocks of the join's inputs."""
         frame, made = join_results(join, self._sides(join), self._state_dir), join_source(join)
         inputs = _sources(join)
-        clocks = [self._clock(at, s, join.clock.unit) for at, s in enumerate(inputs, start=1)]
+        clocks = (self._clock(at, s, join.clock.unit) for at, s in enumerate(inputs, start=1))
         whole = _replace_node(output, join, made)
-        blobs = _union([self._send(0, made, frame), *clocks])
+        blobs = reduce(DataFrame.union, clocks, self._send(0, made, frame))
         return self._hold(whole, blobs, partial(TupleQuery, whole, (made,), len(inputs)), True)
 
     def _clock(self, at: int, source: Source, unit: str) -> DataFrame:
@@ -274,13 +275,6 @@ def _check_same_kind(
             f"{output.name} runs in one task, since {why}, and takes streams there or finite DataFrames, not "
             f"both: {', '.join(finite)} does not stream; read it as a stream (readStream)"
         )
-
-
-def _union(frames: list[DataFrame]) -> DataFrame:
-    whole = frames[0]
-    for other in frames[1:]:
-        whole = whole.union(other)
-    return whole
 
 
 def _sources(node: Node) -> tuple[Source, ...]:

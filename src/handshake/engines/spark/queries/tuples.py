@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from handshake.engines.spark.queries.blobs import Blob, in_order
+from handshake.engines.spark.queries.blobs import Blob
 from handshake.operators.chunk import BEGINNING, END, Array, Flow, Trace
 from handshake.operators.query import Query
 from handshake.operators.sources import Needs, SourceOperator, arrival_places, instants
@@ -69,7 +69,7 @@ class TupleQuery:
     def step(self, blobs: Iterable[Blob], ended: bool) -> list[pa.RecordBatch]:
         """Push the tuples of a micro-batch, by time, and return the results."""
         blobs, sources = list(blobs), len(self._sources)
-        tables = self._tables(in_order(blob for blob in blobs if blob.source < sources))
+        tables = self._tables(sorted(blob for blob in blobs if blob.source < sources))
         places = self._places(tables)
         given = {self._sources[at].name: (table, places[at]) for at, table in tables.items()}
         if self._clocked is not None:
