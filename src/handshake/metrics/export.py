@@ -72,7 +72,13 @@ class Exporter(Closing):
         Args:
             provider: A `MeterProvider`.
         """
-        _Instruments(provider, self.snapshots)
+        meter = provider.get_meter("handshake")
+        for family in FAMILIES.values():
+            counts = family.type == "counter"
+            make = meter.create_observable_counter if counts else meter.create_observable_gauge
+            unit = {"seconds": "s", "bytes": "By"}.get(family.unit, "1")
+            name = f"handshake.{family.name.removesuffix(f'_{family.unit}')}"
+            make(name, [_observer(family, self.snapshots)], unit=unit, description=family.help)
         return self
 
     def close(self) -> None:
@@ -234,29 +240,17 @@ def cumulate(buckets: Any) -> list[tuple[str, int]]:
 # OpenTelemetry
 
 
-class _Instruments:
-    """One observable instrument per family; latencies are gauges of quantiles."""
+def _observer(family: Family, snapshots: Callable[[], list[Snapshot]]) -> Callable[[Any], list[Any]]:
+    """Return the callback of the instrument of a family; latencies are gauges of quantiles."""
+    observation = _package("opentelemetry.metrics").Observation
 
-    def __init__(self, provider: Any, snapshots: Callable[[], list[Snapshot]]) -> None:
-        self._observation = _package("opentelemetry.metrics").Observation
-        self._snapshots = snapshots
-        meter = provider.get_meter("handshake")
-        for family in FAMILIES.values():
-            counts = family.type == "counter"
-            make = meter.create_observable_counter if counts else meter.create_observable_gauge
-            unit = {"seconds": "s", "bytes": "By"}.get(family.unit, "1")
-            name = f"handshake.{family.name.removesuffix(f'_{family.unit}')}"
-            make(name, [self._callback(family)], unit=unit, description=family.help)
+    def observe(options: Any) -> list[Any]:
+        read = snapshots()
+        histogram = family.type == "histogram"
+        found = _quantiles(read) if histogram else _by_family(read).get(family.name, ())
+        return [observation(value, labels) for labels, value in found]
 
-    def _callback(self, family: Family) -> Callable[[Any], list[Any]]:
-        def observe(options: Any) -> list[Any]:
-            snapshots = self._snapshots()
-            if family.type == "histogram":
-                return [self._observation(value, labels) for labels, value in _quantiles(snapshots)]
-            found = _by_family(snapshots).get(family.name, ())
-            return [self._observation(value, labels) for labels, value in found]
-
-        return observe
+    return observe
 
 
 def _quantiles(snapshots: list[Snapshot]) -> Iterator[tuple[dict[str, str], float]]:

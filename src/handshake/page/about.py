@@ -62,20 +62,16 @@ def _tree(plan: Any) -> Tree | None:
     if isinstance(plan, Plan):
         roots = [_node(output) for output in plan.outputs]
         return roots[0] if len(roots) == 1 else {"label": "results", "children": roots}
-    if isinstance(plan, (JoinPlan, MultiPlan)):
-        return _join_tree(plan)
-    return None
-
-
-def _node(node: Node) -> Tree:
-    return {"label": label(node), "children": [_node(child) for child in node.children]}
-
-
-def _join_tree(plan: JoinPlan | MultiPlan) -> Tree:
+    if not isinstance(plan, (JoinPlan, MultiPlan)):
+        return None
     how = plan.spec.kind.name if isinstance(plan, JoinPlan) else "inner"
     # the local engine keeps columns of both inputs apart by a NUL until the result names them
     names = [name.replace("\0", "_") for name in plan.output_schema.names]
     return _draw_join(how, plan.spec.text, names, _windows(plan))
+
+
+def _node(node: Node) -> Tree:
+    return {"label": label(node), "children": [_node(child) for child in node.children]}
 
 
 def frame_tree(frame: Any) -> Tree | None:

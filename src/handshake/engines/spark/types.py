@@ -61,11 +61,6 @@ def arrow_type(kind: spark.DataType, zone: str) -> pa.DataType:
             return _VARIANT
         case spark.UserDefinedType():
             return arrow_type(kind.sqlType(), zone)
-    return _nested_arrow(kind, zone)
-
-
-def _nested_arrow(kind: spark.DataType, zone: str) -> pa.DataType:
-    match kind:
         case spark.ArrayType():
             return pa.list_(pa.field("element", arrow_type(kind.elementType, zone), kind.containsNull))
         case spark.MapType():
@@ -128,18 +123,14 @@ def carrier(kind: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_decimal(kind):
         return pa.decimal128(min(kind.precision, 38), kind.scale)
-    kind = without_view(kind)
-    return _nested_carrier(kind) if pa.types.is_nested(kind) else _WIDER.get(kind, kind)
-
-
-def _nested_carrier(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(carrier(kind.key_type), carrier(kind.item_type))
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(carrier(field.type)) for field in list(kind)])
-    if pa.types.is_union(kind):
-        return kind
-    return pa.list_(kind.value_field.with_type(carrier(kind.value_type)))
+    kind = without_view(kind)
+    if pa.types.is_nested(kind) and not pa.types.is_union(kind):
+        return pa.list_(kind.value_field.with_type(carrier(kind.value_type)))
+    return _WIDER.get(kind, kind)
 
 
 def carrier_schema(schema: Schema) -> pa.Schema:
