@@ -236,16 +236,13 @@ class _TableJoinRun(Run):
 
     def _no_time(self) -> int:
         """Return the number of rows that no time window can hold."""
-        if not self._join.windows.timed:
-            return 0
-        return sum(self._count_untimed(table, side) for side, table in enumerate((self._left, self._right)))
-
-    def _count_untimed(self, table: pa.Table, side: int) -> int:
-        name = self._join.times[side]
-        assert name is not None
-        column = table.column(name).combine_chunks()
-        _, valid = times_of(column, self._plan.spec.unit, name, SIDES[side])
-        return 0 if valid is None else len(column) - int(valid.sum())
+        missing = 0
+        for side, (table, name) in enumerate(zip((self._left, self._right), self._join.times, strict=True)):
+            if self._join.windows.timed and name is not None:
+                column = table.column(name).combine_chunks()
+                _, valid = times_of(column, self._plan.spec.unit, name, SIDES[side])
+                missing += 0 if valid is None else len(column) - int(valid.sum())
+        return missing
 
     def progress(self) -> tuple[str, int, int | None]:
         """Return how many tasks are done."""
@@ -267,12 +264,8 @@ class _TableJoinRun(Run):
             ("late", f"{figures['late']:,}"),
         ]
         if figures["no_time"]:
-            facts.append(
-                (
-                    "no time",
-                    f"{format_count(figures['no_time'], 'row')} without a timestamp, so without a match",
-                )
-            )
+            untimed = format_count(figures["no_time"], "row")
+            facts.append(("no time", f"{untimed} without a timestamp, so without a match"))
         return [
             *facts,
             ("elapsed", f"{elapsed:.2f} s"),

@@ -160,17 +160,14 @@ def joins_in(report: Any) -> Iterator[JoinProgress]:
 
 def _join(name: str, figures: Mapping[str, Any], report: Mapping[str, Any]) -> JoinProgress:
     sums = {key: figures[key] for key in FIGURES[:-2]}
+    parts, names = map(json.loads, figures["segments"]), [field.name for field in fields(SegmentProgress)]
+    segments = [SegmentProgress(**{name: part[name] for name in names}) for part in parts]
     return JoinProgress(
         name, report.get("name"), report["batchId"], datetime.fromisoformat(report["timestamp"]),
         timedelta(milliseconds=batch_milliseconds(report)),
         newest=_moment(figures["newest"]), watermark=_moment(figures["watermark"]),
-        segments=tuple(sorted(map(_segment, figures["segments"]), key=lambda s: s.segment)), **sums,
+        segments=tuple(sorted(segments, key=lambda s: s.segment)), **sums,
     )  # fmt: skip
-
-
-def _segment(text: str) -> SegmentProgress:
-    figures = json.loads(text)
-    return SegmentProgress(**{field.name: figures[field.name] for field in fields(SegmentProgress)})
 
 
 def _moment(milliseconds: int) -> datetime | None:

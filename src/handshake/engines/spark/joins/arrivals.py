@@ -100,9 +100,11 @@ class Loader:
         ]
         loaded = []
         for read in reads:
-            batch = read.batch()
-            admitted = self._not_late(read.chunk, batch)
-            loaded.append(NewChunk(read.chunk, batch, read.ranges, admitted, read.bytes))
+            chunk = NewChunk(read.chunk, read.batch(), read.ranges, None, read.bytes)
+            mark = self._manifest.watermark
+            if mark is not None and self._spec.windows.timed and is_late(read.chunk.oldest, mark):
+                chunk.admitted = ~is_late(self._times(chunk), mark)
+            loaded.append(chunk)
         if counted and loaded:
             self._stamp(arrivals, loaded)
         return loaded
@@ -112,37 +114,23 @@ class Loader:
         """True if windows count tuples that have no times."""
         return self._spec.windows.counted and any(side.time is None for side in self._spec.sides)
 
-    def _not_late(self, arrival: PackedChunk, batch: pa.RecordBatch) -> Array | None:
-        mark = self._manifest.watermark
-        if mark is None or not self._spec.windows.timed or not is_late(arrival.oldest, mark):
-            return None
-        times = integers(stored_column(batch, self._spec.sides[arrival.side], TIME))
-        mask: Array = ~is_late(times, mark)
-        return mask
-
     def _stamp(self, arrivals: Sequence[PackedChunk], loaded: list[NewChunk]) -> None:
         """Stamp tuples for windows that count them."""
         places = [integers(chunk.batch.column(PLACE)) for chunk in loaded]
         if self._takes_turns:
+            new = [chunk.arrival.ref.rows for chunk in loaded]
             stamps = turn_stamps(arrivals, places, self._manifest.arrived)
-            for chunk, mine in zip(loaded, stamps, strict=True):
-                chunk.counts, chunk.spare = mine, self._spare(chunk)
-                self._manifest.arrived[chunk.arrival.side] += chunk.arrival.ref.rows
-            return
-        everyone = [
-            np.ones(chunk.batch.num_rows, np.bool_) if chunk.admitted is None else chunk.admitted
-            for chunk in loaded
-        ]
-        counts = arrival_stamps(
-            [chunk.arrival.side for chunk in loaded],
-            [self._times(chunk) for chunk in loaded],
-            places,
-            everyone,
-            self._manifest.arrived,
-        )
-        for chunk, mask, mine in zip(loaded, everyone, counts, strict=True):
+        else:
+            masks = [
+                np.ones(chunk.batch.num_rows, np.bool_) if chunk.admitted is None else chunk.admitted
+                for chunk in loaded
+            ]
+            new = [int(mask.sum()) for mask in masks]
+            sides, times = [chunk.arrival.side for chunk in loaded], list(map(self._times, loaded))
+            stamps = arrival_stamps(sides, times, places, masks, self._manifest.arrived)
+        for chunk, rows, mine in zip(loaded, new, stamps, strict=True):
             chunk.counts, chunk.spare = mine, self._spare(chunk)
-            self._manifest.arrived[chunk.arrival.side] += int(mask.sum())
+            self._manifest.arrived[chunk.arrival.side] += rows
 
     def _times(self, chunk: NewChunk) -> Array:
         spec = self._spec.sides[chunk.arrival.side]
@@ -205,20 +193,15 @@ def arrival_stamps(
     source = np.lexsort((_concatenate(places, np.int64), chunk))
     when = _concatenate(times, np.int64)[source]
     order = source[np.lexsort((side[source], when))]
-    own, other = _count_both(side, counts, order, arrived)
-    edges = np.cumsum([len(p) for p in places])[:-1]
-    return list(zip(np.split(own, edges), np.split(other, edges), strict=True))
-
-
-def _concatenate(parts: Sequence[Array], dtype: Any) -> Array:
-    return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype)
-
-
-def _count_both(side: Array, counts: Array, order: Array, arrived: Sequence[int]) -> tuple[Array, Array]:
     is_left, is_right = (side[order] == 0) & counts[order], (side[order] == 1) & counts[order]
     lefts = arrived[0] + np.cumsum(is_left) - is_left
     rights = arrived[1] + np.cumsum(is_right) - is_right
     own, other = np.empty(len(side), np.int64), np.empty(len(side), np.int64)
     own[order] = np.where(side[order] == 0, lefts, rights)
     other[order] = np.where(side[order] == 0, rights, lefts)
-    return own, other
+    edges = np.cumsum([len(p) for p in places])[:-1]
+    return list(zip(np.split(own, edges), np.split(other, edges), strict=True))
+
+
+def _concatenate(parts: Sequence[Array], dtype: Any) -> Array:
+    return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype)

@@ -123,9 +123,19 @@ class SegmentFiles:
         return WrittenFile(store.path(name), rows, size)
 
     def write_results(self, definition: Definition, results: Iterable[pa.RecordBatch]) -> WrittenFile | None:
-        """Write results, as they are found, to this micro-batch's file in the folder `results_to`."""
+        """Write results, as they are found, to this micro-batch's file in the folder `results_to`.
+
+        Raises:
+            StateError: The folder holds the results of another query.
+        """
         store = open_store(str(definition.options.results_to))
-        self.claim(store)
+        if self._begins:
+            held = store.publish(_OWNER, pa.py_buffer(self.query.encode())).to_pybytes().decode()
+            if held != self.query:
+                raise StateError(
+                    f"'{store.root}' holds results of another query or checkpoint ({held}); choose another "
+                    "folder for results_to, or empty this one"
+                )
         return self.write(store, "", results, definition.output)
 
     def remove_uncommitted(self, store: Store, folder: str) -> None:
@@ -140,17 +150,6 @@ class SegmentFiles:
             stale = int(found[1]) >= self._batch or name.startswith(".")
             if stale and int(found[2]) % self._segments == self._segment:
                 store.remove(f"{folder}{name}")
-
-    def claim(self, store: Store) -> None:
-        """Raise if a folder holds the results of another query."""
-        if not self._begins:
-            return
-        held = store.publish(_OWNER, pa.py_buffer(self.query.encode())).to_pybytes().decode()
-        if held != self.query:
-            raise StateError(
-                f"'{store.root}' holds results of another query or checkpoint ({held}); choose another "
-                "folder for results_to, or empty this one"
-            )
 
 
 def batch_of(name: str) -> int | None:

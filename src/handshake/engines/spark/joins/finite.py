@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pyarrow as pa
 
 from handshake.engines.spark.joins.definition import Definition
-from handshake.engines.spark.joins.ranked import choose_best
 from handshake.engines.spark.joins.routing import home_rows
 from handshake.engines.spark.joins.segment import SegmentStep
 from handshake.engines.spark.joins.tasks import blobs_of, packed_chunk, store_of
 from handshake.engines.spark.state.pack import PackedChunk
 from handshake.engines.spark.workers import freeze_libraries
 from handshake.joins.basic_window import BasicWindow, seal
+from handshake.joins.nearest import Chooser
 
 _BLOB = pa.schema([("blob", pa.binary())])
 
@@ -41,9 +42,24 @@ def join_task(definition: Definition) -> Callable[[Batches], Batches]:
 def _blob_batches(step: SegmentStep) -> Batches:
     results = step.results()
     if step.definition.ranking is not None:
-        results = choose_best(step.definition, results)
+        results = _choose_best(step.definition, results)
     for blob in blobs_of(results):
         yield pa.RecordBatch.from_arrays([pa.array([blob], pa.binary())], schema=_BLOB)
+
+
+def _choose_best(definition: Definition, results: Batches) -> Batches:
+    """Yield the best pairs of each left row of a segment, from all pairs and all left rows."""
+    assert definition.ranking is not None
+    width = len(definition.left) - 1
+    left, right = (pa.schema(list(schema)[:-1]) for schema in (definition.left, definition.right))
+    chooser = Chooser(definition.ranking, left, right)
+    places: dict[int, int] = {}
+    # small numbers of rows, from 0 up
+    for batch in results:
+        columns, encoded = batch.columns, batch.column(width).dictionary_encode()
+        dense = [places.setdefault(number, len(places)) for number in encoded.dictionary.to_pylist()]
+        columns[width] = pa.array(np.array(dense, np.int64)[np.asarray(encoded.indices)])
+        yield from chooser.choose([pa.RecordBatch.from_arrays(columns, schema=batch.schema)])
 
 
 def probe_task(definition: Definition, streaming: int) -> Callable[[Batches], Batches]:
@@ -69,7 +85,10 @@ def probe_task(definition: Definition, streaming: int) -> Callable[[Batches], Ba
 
 def _static(definition: Definition, chunk: PackedChunk, segment: int) -> BasicWindow:
     """Return the part of a static chunk that a segment holds: all of it if the stream is anchored."""
-    _forget_outdated(definition, chunk)
+    folder = chunk.ref.name.rpartition("/")[0]
+    if _static_folders.setdefault(definition.identity, folder) != folder:  # the side has been read again
+        _static_folders[definition.identity] = folder
+        _static_parts.clear()
     key = (definition.identity, chunk.ref.name, None if any(definition.anchored) else segment)
     if key not in _static_parts:
         if len(_static_parts) >= _STATIC_PARTS:
@@ -83,14 +102,6 @@ _static_parts: dict[tuple[str, str, int | None], BasicWindow] = {}
 """The indexed parts of static chunks, by definition, chunk and segment."""
 _static_folders: dict[str, str] = {}
 """By definition, the folder of the static chunks that this worker has read last."""
-
-
-def _forget_outdated(definition: Definition, chunk: PackedChunk) -> None:
-    """Free the parts of a static side when it has been read again."""
-    folder = chunk.ref.name.rpartition("/")[0]
-    if _static_folders.setdefault(definition.identity, folder) != folder:
-        _static_folders[definition.identity] = folder
-        _static_parts.clear()
 
 
 def _read_static(definition: Definition, chunk: PackedChunk, segment: int | None) -> BasicWindow:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -28,8 +27,16 @@ def arrow_schema(frame: DataFrame, side: int) -> pa.Schema:
             raise SchemaError(
                 f"the {SIDES[side]} DataFrame has two columns '{name}'; rename or drop one before the join"
             )
-    zone = session_zone(frame)
-    return pa.schema([_arrow_field(field, side, zone) for field in frame.schema.fields])
+    zone, fields = session_zone(frame), []
+    for field in frame.schema.fields:
+        try:
+            fields.append(pa.field(field.name, arrow_type(field.dataType, zone), field.nullable))
+        except InputError:
+            raise SchemaError(
+                f"column '{field.name}' of the {SIDES[side]} DataFrame is {field.dataType.simpleString()}, "
+                "which Spark does not pass to Python and back in Arrow; cast it to another type, or drop it"
+            ) from None
+    return pa.schema(fields)
 
 
 def session_zone(frame: DataFrame) -> str:
@@ -46,17 +53,6 @@ def session_zone(frame: DataFrame) -> str:
             "a region such as 'Europe/Zurich' or an offset such as '+02:00'"
         ) from None
     return name
-
-
-def _arrow_field(field: StructField, side: int, zone: str) -> pa.Field:
-    try:
-        kind = arrow_type(field.dataType, zone)
-    except InputError:
-        raise SchemaError(
-            f"column '{field.name}' of the {SIDES[side]} DataFrame is {field.dataType.simpleString()}, which "
-            "Spark does not pass to Python and back in Arrow; cast it to another type, or drop it"
-        ) from None
-    return pa.field(field.name, kind, field.nullable)
 
 
 # Event time
@@ -93,7 +89,9 @@ def _only(frame: DataFrame, side: int, marked: list[str], windows: Windows) -> s
             f'{SIDES[side]}_time="{marked[0]}"'
         )
     if windows.timed and not marked:
-        raise _no_watermark(side, _some_time(frame) or "time")
+        kinds = ("timestamp", "timestamp_ntz")
+        times = (field.name for field in frame.schema.fields if field.dataType.typeName() in kinds)
+        raise _no_watermark(side, next(times, "time"))
     return marked[0] if marked else None
 
 
@@ -103,11 +101,6 @@ def _no_watermark(side: int, column: str) -> WindowError:
         f"the {name} stream has no watermark on '{column}', so nothing would ever leave its window; "
         f'add one: {name} = {name}.withWatermark("{column}", "10 seconds")'
     )
-
-
-def _some_time(frame: DataFrame) -> str | None:
-    times = [f.name for f in frame.schema.fields if f.dataType.typeName() in ("timestamp", "timestamp_ntz")]
-    return times[0] if times else None
 
 
 def watermark_delay(frame: DataFrame, time: str | None) -> int | None:
@@ -176,20 +169,16 @@ def output_type(definition: Definition, left: DataFrame, right: DataFrame) -> St
         for side, frame in enumerate((left, right))
         for field in (frame.schema.fields if shown[side] else ())
     ]
-    named = [
-        StructField(name, field.dataType, field.nullable, _without_watermark(field.metadata))
-        for name, field in zip(definition.output.names, fields, strict=False)
-    ]
+    named = []
+    for name, field in zip(definition.output.names, fields, strict=False):
+        # no watermark: one side of a result may be older, and Spark would treat it as late
+        metadata = {key: value for key, value in field.metadata.items() if key != WATERMARK}
+        named.append(StructField(name, field.dataType, field.nullable, metadata))
     if definition.ranking is not None or (definition.best is not None and definition.best.output is not None):
         named += spark_schema(pa.schema(list(definition.output)[len(named) :])).fields  # rank and value
     if definition.result_time is not None:
         named.append(StructField(definition.result_time, left.schema[str(definition.times[0])].dataType))
     return StructType(named)
-
-
-def _without_watermark(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Drop the watermark: one side of a result may be older, and Spark would treat it as late."""
-    return {key: value for key, value in metadata.items() if key != WATERMARK}
 
 
 # Names

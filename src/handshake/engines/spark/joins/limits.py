@@ -42,7 +42,11 @@ def check_change(held: dict[str, Any], definition: Definition) -> None:
     if "best match" in now:
         changed = next(name for name in now if plan.get(name) != now[name])
         raise _refusal(changed, plan, now, "as-of and nearest joins do not change on a checkpoint")
-    _check_windows(plan, now, definition)
+    both = windows_in(plan), definition.windows
+    before, after = ([None if window is None else window.held for window in windows] for windows in both)
+    if before != after:
+        why = "a window by time and one by number of tuples need other stamps of rows that have come"
+        raise _refusal("windows", plan, now, why)
     _check_columns(plan, now, definition)
     if plan["predicate"] != now["predicate"] and any(definition.anchored):
         why = "which rows have matched was decided by the old one"
@@ -54,15 +58,6 @@ _FIXED = {
     "best match": "rows wait for one rule",
     "time columns": "rows are held by their times",
 }
-
-
-def _check_windows(plan: dict[str, Any], now: dict[str, Any], definition: Definition) -> None:
-    kinds = [
-        [None if w is None else w.held for w in windows] for windows in (windows_in(plan), definition.windows)
-    ]
-    if kinds[0] != kinds[1]:
-        why = "a window by time and one by number of tuples need other stamps of rows that have come"
-        raise _refusal("windows", plan, now, why)
 
 
 def _check_columns(plan: dict[str, Any], now: dict[str, Any], definition: Definition) -> None:

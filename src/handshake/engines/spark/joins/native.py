@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructField
 
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.inputs import output_type
@@ -31,11 +30,8 @@ def is_native(left: DataFrame, right: DataFrame, definition: Definition) -> bool
     if chooses or definition.kind.name in ("right_semi", "right_anti"):  # Spark has none
         return False
     parts = conjuncts(definition.spec.analysis.predicate)
-    return any(_equates(part) for part in parts) and all(_plain(part, (left, right)) for part in parts)
-
-
-def _equates(part: Expr) -> bool:
-    return isinstance(part, Compare) and part.op == "=" and sides(part) == {0, 1}
+    equates = any(isinstance(part, Compare) and part.op == "=" and sides(part) == {0, 1} for part in parts)
+    return equates and all(_plain(part, (left, right)) for part in parts)
 
 
 def _plain(part: Expr, frames: tuple[DataFrame, DataFrame]) -> bool:
@@ -46,7 +42,7 @@ def _plain(part: Expr, frames: tuple[DataFrame, DataFrame]) -> bool:
     return (
         len(columns) == 2
         and _same_rules(columns[0].type, columns[1].type, part.op)
-        and not any(is_padded(_field(frames, column)) for column in columns)
+        and not any(is_padded(frames[column.side].schema[column.name]) for column in columns)
     )
 
 
@@ -54,10 +50,6 @@ def _same_rules(a: Type, b: Type, op: str) -> bool:
     if isinstance(a, Float):
         return a == b and op != "<>"
     return (isinstance(a, Int) and isinstance(b, Int)) or (a == b and isinstance(a, _EXACT))
-
-
-def _field(frames: tuple[DataFrame, DataFrame], column: tree.Column) -> StructField:
-    return next(field for field in frames[column.side].schema.fields if field.name == column.name)
 
 
 def join_natively(left: DataFrame, right: DataFrame, definition: Definition) -> DataFrame:

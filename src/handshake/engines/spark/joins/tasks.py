@@ -23,7 +23,6 @@ from handshake.engines.spark.batches import large_pieces, to_stream
 from handshake.engines.spark.joins.changes import Change, postpone, prepare_change
 from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.files import WrittenFile
-from handshake.engines.spark.joins.ranked import add_hidden
 from handshake.engines.spark.joins.segment import SegmentStep
 from handshake.engines.spark.private import batch_number, query_id, run_id
 from handshake.engines.spark.state.blocks import Layout, block_edges
@@ -54,6 +53,8 @@ RESULTS = StructType(
     ]
 )  # fmt: skip
 """The columns of output rows: results as bytes, and one row per segment with its figures."""
+_PARTITION = 1 << 40
+"""Rows of a partition are fewer than this, so numbers of different partitions differ."""
 _BLOB_ROWS, _BLOB_BYTES = 1 << 16, 1 << 24
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4" if pa.Codec.is_available("lz4") else None)
 
@@ -77,7 +78,7 @@ def pack_task(definition: Definition, side: int, *, finite: bool) -> Callable[[B
         elif store is not None and task.partitionId() == 0:
             _remove_old_batches(store, folder)
         if definition.ranking is not None:
-            batches = add_hidden(definition, side, batches, task.partitionId())
+            batches = _add_hidden(definition, side, batches, task.partitionId())
         # a segment that has lost its share of a static side asks for it again, in another stage
         shared = finite and definition.spread and definition.refresh != 0 and not any(definition.anchored)
         packed = pack(definition, side, batches, store, folder, task.partitionId(), in_any_order=shared)
@@ -95,6 +96,16 @@ def pack_task(definition: Definition, side: int, *, finite: bool) -> Callable[[B
 
     pack_tuples.__name__ = f"pack_{SIDES[side]}"
     return pack_tuples
+
+
+def _add_hidden(definition: Definition, side: int, batches: Batches, partition: int) -> Batches:
+    """Add numbers to the rows of a left partition of a nearest join, and marks to those of a right one."""
+    schema, count = (definition.left, definition.right)[side], partition * _PARTITION
+    for batch in batches:
+        rows = batch.num_rows
+        hidden: Any = np.ones(rows, np.bool_) if side else np.arange(count, count + rows)
+        count += rows
+        yield pa.RecordBatch.from_arrays([*batch.columns, pa.array(hidden)], schema=schema)
 
 
 def _batch_folder(definition: Definition, task: TaskContext, finite: bool) -> str | None:
@@ -118,14 +129,6 @@ def _query(definition: Definition, task: TaskContext) -> str:
             "late_to nor results_to, write to a format of Spark's instead, or use a classic session"
         )
     return found or "query"
-
-
-def _run(task: TaskContext) -> str:
-    """Return the id of the query's run, or a new id if Spark does not give it.
-
-    A join checks in its first micro-batch of a run whether it has changed.
-    """
-    return run_id(task) or uuid.uuid4().hex
 
 
 def _remove_old_batches(store: Store, folder: str) -> None:
@@ -174,16 +177,19 @@ class Segments:
         self, definition: Definition, name: str, handle: StatefulProcessorHandle, manifest: Any, chunks: Any
     ) -> None:
         freeze_libraries()
-        self.definition, self.place = definition, f"join-{quote(name, safe='')}"
-        self.handle, self.state = handle, manifest
-        self.kept = None if chunks is None else KeptChunks(chunks)
+        self.definition, self.handle, self.state = definition, handle, manifest
+        self.store: Chunks = store_of(definition) if chunks is None else KeptChunks(chunks)
+        task = _task()
+        self.folder = f"{_query(definition, task)}/join-{quote(name, safe='')}"
+        self.batch = batch_number(task)
+        # a join checks in its first micro-batch of a run whether it has changed, and always without a run
+        self.run = run_id(task) or uuid.uuid4().hex
 
     def take_rows(self, key: int, rows: Iterator[pd.DataFrame], timer: TimerValues) -> Iterator[pd.DataFrame]:
         """Run one micro-batch of one segment."""
         chunks = [packed_chunk(row, self.definition) for frame in rows for row in frame.to_dict("records")]
         held = self._manifest()
-        change = self._change(held)
-        yield from self._run(key, held, chunks, timer, change)
+        yield from self._run(key, held, chunks, timer, self._change(held))
 
     def expire(self, key: int, timer: TimerValues) -> Iterator[pd.DataFrame]:
         """Return tuples without a match that are final now, unless new tuples have led to this already.
@@ -194,10 +200,9 @@ class Segments:
         if manifest is None or mark is None or mark <= (manifest.watermark or 0):
             return
         # the tuples of a segment that is no more belong to others, or will when the change takes place
-        moved = self.kept is None and key not in self.definition.keys
+        moved = isinstance(self.store, Store) and key not in self.definition.keys
         if moved or self._change(manifest) is not None:
-            store, batch, run = store_of(self.definition), batch_number(_task()), _run(_task())
-            postpone(self.definition, manifest, store, batch, self._folder(), run)
+            postpone(self.definition, manifest, store_of(self.definition), self.batch, self.folder, self.run)
             if not moved:
                 self.handle.registerTimer(timer.getCurrentWatermarkInMs() + 1)
         else:
@@ -207,14 +212,14 @@ class Segments:
         self, key: int, manifest: Manifest | None, chunks: list[PackedChunk], timer: TimerValues,
         change: Change | None = None,
     ) -> Iterator[pd.DataFrame]:  # fmt: skip
-        definition, task = self.definition, _task()
+        definition = self.definition
         segment = definition.keys.index(key)
         if change is not None:
-            manifest = change.begin(self._folder(), segment, uuid.uuid4().hex[:12])
+            manifest = change.begin(self.folder, segment, uuid.uuid4().hex[:12])
         step = SegmentStep(
-            definition, segment, manifest, chunks, self._watermark(timer), self._chunks(),
-            batch_number(task), self._folder(), now=timer.getCurrentProcessingTimeInMs(),
-            take_over=None if change is None else change.take_over, run=_run(task),
+            definition, segment, manifest, chunks, self._watermark(timer), self.store, self.batch,
+            self.folder, now=timer.getCurrentProcessingTimeInMs(),
+            take_over=None if change is None else change.take_over, run=self.run,
         )  # fmt: skip
         blobs = blobs_of(step.results()) if definition.options.results_to is None else _file_rows(step)
         for blob in blobs:
@@ -227,17 +232,8 @@ class Segments:
         held = self.state.get()
         return None if held is None else Manifest.parse(bytes(held[0]))
 
-    def _chunks(self) -> Chunks:
-        return self.kept or store_of(self.definition)
-
-    def _folder(self) -> str:
-        return f"{_query(self.definition, _task())}/{self.place}"
-
     def _change(self, held: Manifest | None) -> Change | None:
-        store, task = self._chunks(), _task()
-        return prepare_change(
-            self.definition, self._folder(), store, batch_number(task), held, _run(task)
-        )  # fmt: skip
+        return prepare_change(self.definition, self.folder, self.store, self.batch, held, self.run)
 
     def _set_timer(self, step: SegmentStep, timer: TimerValues) -> None:
         """Ask Spark to call this segment when the next tuple without a match is final."""
