@@ -18,11 +18,6 @@ from handshake.joins.spec import SIDES
 FORMAT = "handshake-state"
 
 
-@dataclass
-class _Segment(InputPartition):
-    number: int
-
-
 @dataclass(frozen=True)
 class _Options:
     path: str
@@ -84,17 +79,16 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         if self.options.side is None:
-            return [_Segment(0)]
-        return [_Segment(number) for number in range(len(self.options.select().segments))]
+            return [InputPartition(0)]
+        return [InputPartition(number) for number in range(len(self.options.select().segments))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         options = self.options
         if options.side is None:
             yield from read_state(options.path).segments(options.query, options.join).to_batches()
             return
-        assert isinstance(partition, _Segment)
         join, schema = options.select(), options.columns()
-        for batch in join.segment_rows(join.segments[partition.number], SIDES.index(options.side)):
+        for batch in join.segment_rows(join.segments[partition.value], SIDES.index(options.side)):
             yield conform(batch, schema)
 
 

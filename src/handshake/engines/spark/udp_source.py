@@ -28,14 +28,6 @@ _TASK_ROWS = 1 << 16
 """Rows per task, at least."""
 
 
-@dataclass
-class LogRows(InputPartition):
-    """A range of rows that one task reads."""
-
-    start: int
-    stop: int
-
-
 @dataclass(frozen=True)
 class _Options:
     path: str
@@ -108,18 +100,18 @@ def _carrier_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(f.name, carrier(f.type), f.nullable) for f in schema])
 
 
-def _read(path: str, rows: Any) -> Iterator[pa.RecordBatch]:
+def _read(path: str, rows: InputPartition) -> Iterator[pa.RecordBatch]:
     reader = LogReader(path)
     schema = _carrier_schema(reader.schema)
-    for batch in reader.read(rows.start, rows.stop):
+    for batch in reader.read(*rows.value):
         yield conform(batch, schema)
 
 
-def _ranges(options: _Options, start: int, stop: int) -> Sequence[LogRows]:
+def _ranges(options: _Options, start: int, stop: int) -> Sequence[InputPartition]:
     """Split rows into ranges, one per partition, in order of arrival."""
     count = min(options.partitions, -(-(stop - start) // _TASK_ROWS))
     edges = [start + (stop - start) * part // max(count, 1) for part in range(count + 1)]
-    return [LogRows(a, b) for a, b in pairwise(edges)]
+    return [InputPartition(rows) for rows in pairwise(edges)]
 
 
 @dataclass
@@ -128,7 +120,7 @@ class _BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         reader = LogReader(self.options.path)
-        return _ranges(self.options, _first(self.options, reader), reader.end) or [LogRows(0, 0)]
+        return _ranges(self.options, _first(self.options, reader), reader.end) or [InputPartition((0, 0))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.options.path, partition)

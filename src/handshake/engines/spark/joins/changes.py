@@ -31,9 +31,15 @@ from handshake.engines.spark.joins.routing import (
 )
 from handshake.engines.spark.joins.segment import SegmentStep, without
 from handshake.engines.spark.state.chunks import ChunkRef, read_parts
-from handshake.engines.spark.state.clean_up import FIRST, Generation, claimed_by, generation_of
 from handshake.engines.spark.state.manifest import Manifest
-from handshake.engines.spark.state.published import copies_in, withdraw
+from handshake.engines.spark.state.segment_files import (
+    FIRST,
+    Generation,
+    claimed_by,
+    copies_in,
+    generation_of,
+    withdraw,
+)
 from handshake.engines.spark.state.store import Chunks, StateError, Store, open_store
 from handshake.joins.driver import add_columns, derive_columns, matchable, number_rows, stored_column
 from handshake.joins.matches import lone_rows
@@ -259,7 +265,10 @@ class Change:
         batch, _ = read_parts(step.store, ref)
         spec, states = step.spec.sides[side], self.old[number].states[side]
         if states is None and any(self.definition.anchored):
-            batch = batch.filter(pa.array(self._reads(step, batch, side, number)))
+            # All rows of a cell have visited by the oldest cuts, so they are in several segments. The first
+            # segment in reach of a cell has all of its rows, and is the one to read.
+            readers = self._readers[self._routing.cells_of(batch, side)]
+            batch = batch.filter(pa.array(readers == number))
         stamp, here = spec.expiring, np.ones(batch.num_rows, np.bool_)
         if stamp is not None and limit is not None:
             here = integers(stored_column(batch, spec, stamp.name)) >= limit
@@ -273,15 +282,6 @@ class Change:
             self._piece(step, side, ref, adapt(batch.filter(pa.array(alive)), spec), matched[alive]),
             self._piece(step, side, ref, adapt(batch.filter(pa.array(gone)), spec), None),
         )
-
-    def _reads(self, step: SegmentStep, batch: pa.RecordBatch, side: int, number: int) -> Array:
-        """Return which rows to read in this segment, of those that are in every segment that they visited.
-
-        All rows of a cell have visited by the oldest cuts, so the first segment in reach of them has all.
-        """
-        cells = self._routing.cells_of(batch, side)
-        readers: Array = self._readers[cells] == number
-        return readers
 
     @cached_property
     def _routing(self) -> Routing:

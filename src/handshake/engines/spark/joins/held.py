@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from handshake.engines.spark.state.chunks import ChunkCache, ChunkRef, write_chunk
-from handshake.engines.spark.state.clean_up import clean_up
 from handshake.engines.spark.state.manifest import Manifest
+from handshake.engines.spark.state.segment_files import clean_up
 from handshake.engines.spark.state.store import Chunks, Store
 from handshake.joins.basic_window import BasicWindow
 from handshake.joins.segment import Segment

@@ -25,7 +25,7 @@ from handshake.engines.spark.joins.result_time import Dating
 from handshake.engines.spark.state.blocks import Ranges
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PackedChunk
-from handshake.engines.spark.state.published import publish
+from handshake.engines.spark.state.segment_files import publish
 from handshake.engines.spark.state.store import Chunks, Store
 from handshake.joins.basic_window import BasicWindow, merge_windows, seal
 from handshake.joins.core import JoinCore
@@ -115,11 +115,12 @@ class SegmentStep:
             manifest = Manifest.fresh(definition, place, uuid.uuid4().hex[:12])
         self.manifest = manifest
         self.manifest.updates += 1
-        begins = manifest.updates == 1 or manifest.about.run != run
+        about = manifest.about
+        begins = manifest.updates == 1 or about.run != run
         self._files = SegmentFiles(segment, definition.segments, batch, folder, run, begins=begins)
         self._late = LateFiles(definition, self._files)
-        manifest.about.run = run
-        self._describe()
+        about.run, about.segment, about.retain, about.unit = run, segment, definition.retain, self.spec.unit
+        about.stamps = [None if side.expiring is None else side.expiring.name for side in self.spec.sides]
         self._advance(watermark)
         idle = definition.idle
         # only with new tuples do all segments run this micro-batch
@@ -136,12 +137,6 @@ class SegmentStep:
         self.tally = SegmentTally()
         self.next_final: int | None = None
         """The watermark at which the next tuple without a match may be final, if there is one."""
-
-    def _describe(self) -> None:
-        """Note what readers from outside need to know."""
-        about = self.manifest.about
-        about.segment, about.retain, about.unit = self.segment, self.definition.retain, self.spec.unit
-        about.stamps = [None if side.expiring is None else side.expiring.name for side in self.spec.sides]
 
     def commit(self) -> bytes:
         """Return the manifest for the state store, after a copy has been written for readers from outside.
@@ -185,8 +180,9 @@ class SegmentStep:
             self.held.expire(limits, [tracked is None for tracked in self.tracked])
         if self._given is None:
             self.held.read_ahead()
-        if self.arrivals:
-            self._learn(limits)
+        if self.arrivals:  # their load moves the cuts
+            counts = sum((np.diff(a.offsets) for a in self.arrivals), np.zeros(self.definition.routing.cells))
+            self.manifest.router.learn(counts, limits, self.definition.tuning)
         loaded = self._loader.load(self.arrivals)
         self.tally.read_bytes += sum(chunk.read_bytes for chunk in loaded)
         self._note(loaded)
@@ -247,11 +243,6 @@ class SegmentStep:
                 batch = batch.filter(pa.array(~late))
             if tracked is not None:
                 tracked.add_alone(batch)
-
-    def _learn(self, limits: tuple[int | None, int | None]) -> None:
-        """Let the load of the new tuples move the cuts."""
-        counts = sum((np.diff(a.offsets) for a in self.arrivals), np.zeros(self.definition.routing.cells))
-        self.manifest.router.learn(counts, limits, self.definition.tuning)
 
     def _note(self, loaded: list[NewChunk]) -> None:
         """Note the newest tuples, by which cuts are forgotten."""

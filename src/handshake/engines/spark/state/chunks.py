@@ -53,7 +53,11 @@ def write_chunk(store: Chunks, name: str, window: BasicWindow, newest: int = 0) 
 def read_chunk(store: Chunks, ref: ChunkRef, spec: SideSpec) -> BasicWindow:
     """Map a chunk file and verify its checksum."""
     batch, index = read_parts(store, ref)
-    return _window(spec, batch, _cells(index))
+    cells = _cells(index)
+    bare = BasicWindow(spec, batch, cells)
+    if cells is None or not (spec.hashed and spec.attributes):  # bands have fences instead
+        return bare
+    return BasicWindow(spec, batch, cells, sort_key(bare.values(spec.attributes[-1].inner)))
 
 
 def read_parts(store: Chunks, ref: ChunkRef) -> tuple[pa.RecordBatch, pa.RecordBatch]:
@@ -95,13 +99,6 @@ def _cells(index: pa.RecordBatch) -> Cells | None:
     if "shift" in parts:
         parts["shift"] = int(parts["shift"][0])
     return Cells(**parts)
-
-
-def _window(spec: SideSpec, batch: pa.RecordBatch, cells: Cells | None) -> BasicWindow:
-    bare = BasicWindow(spec, batch, cells)
-    if cells is None or not (spec.hashed and spec.attributes):  # bands have fences instead
-        return bare
-    return BasicWindow(spec, batch, cells, sort_key(bare.values(spec.attributes[-1].inner)))
 
 
 class ChunkCache:

@@ -36,7 +36,10 @@ class Clocks:
             idle: The rule for silent streams.
             unit: The unit of event times.
         """
-        seen = _newest_times(chunks)
+        seen: list[int | None] = [None, None]
+        for chunk in chunks:
+            if not chunk.is_lone and chunk.ref.rows + chunk.unmatchable:
+                seen[chunk.side] = _later(seen[chunk.side], chunk.newest)
         for side in (0, 1):
             since = self.silent_since[side]
             self.silent_since[side] = None if seen[side] is not None else now if since is None else since
@@ -54,14 +57,6 @@ class Clocks:
             return None
         mark = newest * UNITS[unit] // UNITS["ms"] - idle.delays[side]
         return mark * UNITS["ms"] // UNITS[unit] if mark > 0 else None
-
-
-def _newest_times(chunks: Iterable[PackedChunk]) -> list[int | None]:
-    seen: list[int | None] = [None, None]
-    for chunk in chunks:
-        if not chunk.is_lone and chunk.ref.rows + chunk.unmatchable:
-            seen[chunk.side] = _later(seen[chunk.side], chunk.newest)
-    return seen
 
 
 def _later(a: int | None, b: int | None) -> int | None:

@@ -183,7 +183,7 @@ def _pack_piece(
     definition: Definition, side: int, batch: pa.RecordBatch, store: Chunks | None, folder: str,
     at: tuple[int, int], start: int,
 ) -> Iterator[PackedChunk]:  # fmt: skip
-    spec = definition.spec
+    spec, given = definition.spec, (definition.left, definition.right)[side]
     counted, rows = spec.windows.counted, batch.num_rows
     hidden: dict[str, pa.Array] = {}
     if counted:
@@ -203,33 +203,26 @@ def _pack_piece(
     # a chunk without a file has the same name, and so the same checksum, in all attempts
     attempt = "inline" if store is None else uuid.uuid4().hex
     name = f"{folder}/{SIDES[side]}-{at[0]}-{at[1]}"
-    ref, layout, inline = _write(definition, side, store, f"{name}-{attempt}.chunk", kept, offsets)
     oldest, newest = (int(times.min()), int(times.max())) if times is not None and len(times) else (0, 0)
-    yield PackedChunk(side, *at, ref, offsets, oldest, newest, no_time, unmatchable, layout, inline)
+
+    def write(name: str, batch: pa.RecordBatch, offsets: Array, *missing: int) -> PackedChunk:
+        """Write a chunk, or keep its bytes if it is small."""
+        edges = block_edges(offsets, batch.num_rows, definition.segments, given)
+        data, layout, check = encode_blocks(name, batch, edges)
+        inline: bytes | None = data
+        if store is not None and len(data) >= definition.tuning.inline_bytes:
+            store.write(name, [data])
+            inline = None
+        ref = ChunkRef(name, batch.num_rows, len(data), check, 0)
+        return PackedChunk(side, *at, ref, offsets, oldest, newest, *missing, layout, inline)
+
+    yield write(f"{name}-{attempt}.chunk", kept, offsets, no_time, unmatchable)
     preserved = definition.kind.preserved[side]
     if preserved or definition.keeps_late:
         lone = [timeless] if no_time and preserved else []
         lone += [full.filter(pa.array(~mask))] if mask is not None and unmatchable else []
         for number, batch in enumerate(lone):
-            none = np.zeros_like(offsets)
-            ref, layout, inline = _write(
-                definition, side, store, f"{name}-lone{number}-{attempt}.chunk", batch, none
-            )
-            yield PackedChunk(side, *at, ref, none, oldest, newest, 0, 0, layout, inline)
-
-
-def _write(
-    definition: Definition, side: int, store: Chunks | None, name: str, batch: pa.RecordBatch, offsets: Array
-) -> tuple[ChunkRef, Layout, bytes | None]:
-    """Write a chunk, or return its bytes if it is small."""
-    rows, given = batch.num_rows, (definition.left, definition.right)[side]
-    edges = block_edges(offsets, rows, definition.segments, given)
-    data, layout, check = encode_blocks(name, batch, edges)
-    ref = ChunkRef(name, rows, len(data), check, 0)
-    if store is None or len(data) < definition.tuning.inline_bytes:
-        return ref, layout, data
-    store.write(name, [data])
-    return ref, layout, None
+            yield write(f"{name}-lone{number}-{attempt}.chunk", batch, np.zeros_like(offsets), 0, 0)
 
 
 def _add_times(

@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.engines.spark.state.chunks import read_parts
-from handshake.engines.spark.state.clean_up import claimed_by, stale_files
 from handshake.engines.spark.state.manifest import Manifest
-from handshake.engines.spark.state.published import copies_in
+from handshake.engines.spark.state.segment_files import claimed_by, copies_in, stale_files
 from handshake.engines.spark.state.store import StateError, Store
 from handshake.errors import InputError
 from handshake.joins.spec import SIDES, TIME
@@ -167,15 +166,13 @@ class JoinState:
                 yield from (Finding(f"{place}/{name}", why) for name in names)
                 continue
             claimed = claimed_by(names)
+            copies = {f"{place}/{name}" for name in copies_in(names) if name.split("-")[0] in claimed}
             alive = [m for m in manifests if m.owner in claimed or m.about.batch >= oldest]
             needed = {ref.name for m in alive for ref in m.refs}
             needed |= {name for m in alive for name, _ in m.dropped}
             spared = claimed - {m.owner for m in alive}
             for path in stale_files(names, place, oldest, needed, spared):
-                if (
-                    path not in {f"{place}/{copy}" for copy in copies_in(names)}
-                    or _owner(path) not in claimed
-                ):
+                if path not in copies:
                     yield Finding(path, "no manifest refers to it")
 
 
@@ -211,10 +208,14 @@ class StateDirectory:
             last = max(found, key=lambda each: (each.manifest.about.batch, -each.manifest.about.since))
             plan, since = last.manifest.plan, last.manifest.about.since
             present = [e for e in found if (e.manifest.plan, e.manifest.about.since) == (plan, since)]
-            newest = _newest_owners(present)
-            past = [each for each in found if each not in newest]
+            # several owners of a segment: attempts at the first micro-batch
+            newest: dict[int, SegmentState] = {}
+            for each in sorted(present, key=lambda each: -each.manifest.about.batch):
+                newest.setdefault(each.manifest.about.segment, each)
+            segments = [newest[number] for number in sorted(newest)]
+            past = [each for each in found if each not in segments]
             name = unquote(folder.removeprefix("join-"))
-            self.joins.append(JoinState(self.store, query, name, newest, past))
+            self.joins.append(JoinState(self.store, query, name, segments, past))
 
     def _read_place(self, place: str) -> Iterator[SegmentState]:
         names = self.store.list(place)
@@ -235,19 +236,16 @@ class StateDirectory:
 
     def select(self, query: str | None = None, join: str | None = None) -> list[JoinState]:
         """Return the joins of a query (the start of its id suffices) or of a name; refuse an unknown one."""
-        found = [
-            each
-            for each in self.joins
-            if (query is None or each.query.startswith(query)) and join in (None, each.name)
-        ]
-        if not found:
-            known = ", ".join(f"'{each.name}' of query {each.query}" for each in self.joins) or "none"
-            raise InputError(
-                f"no join '{join or ''}' of query '{query or ''}' in '{self.store.root}'; there are: {known}"
-                if self.joins
-                else self.unreadable[0].why
-            )
-        return found
+        found = [each for each in self.joins if each.query.startswith(query or "")]
+        found = [each for each in found if join in (None, each.name)]
+        if found:
+            return found
+        if not self.joins:
+            raise InputError(self.unreadable[0].why)
+        known = ", ".join(f"'{each.name}' of query {each.query}" for each in self.joins)
+        raise InputError(
+            f"no join '{join or ''}' of query '{query or ''}' in '{self.store.root}'; there are: {known}"
+        )
 
     def segments(self, query: str | None = None, join: str | None = None) -> pa.Table:
         """Return a row per segment and side."""
@@ -291,20 +289,6 @@ def read_state(root: str) -> StateDirectory:
         InputError: There is no state of a join.
     """
     return StateDirectory(root)
-
-
-def _newest_owners(segments: list[SegmentState]) -> list[SegmentState]:
-    """Return one state per segment: that of the owner with the last micro-batch."""
-    newest: dict[int, SegmentState] = {}
-    for each in segments:
-        number = each.manifest.about.segment
-        if number not in newest or newest[number].manifest.about.batch < each.manifest.about.batch:
-            newest[number] = each
-    return [newest[number] for number in sorted(newest)]
-
-
-def _owner(path: str) -> str:
-    return path.rpartition("/")[2].split("-")[0]
 
 
 def _moment(stamp: int | None, unit: str) -> int | None:

@@ -1,4 +1,9 @@
-"""The removal of files that no recoverable version of a segment's state needs."""
+"""Files of a segment beside its chunks, and the removal of those that no version of its state needs.
+
+Spark's state store has the manifests that count. Each segment writes a copy beside its chunks when it has
+run a micro-batch, by which others than the query's tasks can read its state. The copies of the last two
+micro-batches are kept, so that there is one of every segment after a micro-batch that was not committed.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,9 @@ _SWEEP = 32
 """Updates between two searches for files without references."""
 _CLAIM = "claim"
 """The end of the name of the file by which an owner claims its files."""
+_COPY = "state.manifest"
+"""The end of the names of copies of a manifest."""
+_KEPT = 2
 
 
 class Generation(NamedTuple):
@@ -23,6 +31,51 @@ class Generation(NamedTuple):
     since: int
     """Its first micro-batch."""
     fingerprint: str
+
+
+def publish(manifest: Manifest, store: Store, batch: int) -> bytes:
+    """Write a copy of a manifest, and remove copies that are no longer needed.
+
+    Args:
+        manifest: The state of a segment after a micro-batch.
+        store: The state directory.
+        batch: The number of the micro-batch.
+
+    Returns:
+        The manifest for the state store.
+    """
+    about = manifest.about
+    known = sorted({*(number for number in about.published if number < batch), batch})
+    about.batch, about.published = batch, known[-_KEPT:]
+    data = manifest.dump()
+    store.write(_name(manifest.place, manifest.owner, batch), [data])
+    for number in known[:-_KEPT]:
+        store.remove(_name(manifest.place, manifest.owner, number))
+    return data
+
+
+def withdraw(manifest: Manifest, store: Store, batch: int) -> None:
+    """Remove the copy that a segment wrote in a micro-batch that was not committed, if there is one."""
+    store.remove(_name(manifest.place, manifest.owner, batch))
+
+
+def copies_in(names: Iterable[str], before: int | None = None) -> list[str]:
+    """Return the newest copy of each owner among the names of a segment's files.
+
+    Args:
+        names: The names of the files in the folder of a segment.
+        before: Take only copies of earlier micro-batches than this one.
+    """
+    newest: dict[str, tuple[int, str]] = {}
+    for name in names:
+        owner, number, *rest = name.split("-")
+        if rest == [_COPY] and number.isdigit() and (before is None or int(number) < before):
+            newest[owner] = max(newest.get(owner, (-1, "")), (int(number), name))
+    return sorted(name for _, name in newest.values())
+
+
+def _name(place: str, owner: str, batch: int) -> str:
+    return f"{place}/{owner}-{batch}-{_COPY}"
 
 
 def clean_up(manifest: Manifest, store: Store, batch: int, retain: int) -> None:
