@@ -123,6 +123,17 @@ def test_a_join_that_its_query_no_longer_runs_is_not_refreshed(
     assert len(listed) - len(before) > 3
 
 
+def test_chunks_do_not_wait_for_other_queries(spark: Any, tmp_path: Path) -> None:
+    idle = Feed(tmp_path / "idle", "y bigint").read(spark).writeStream.format("noop")
+    other = idle.option("checkpointLocation", str(tmp_path / "idle-checkpoint")).start()
+    try:
+        Prices(spark, tmp_path, "1 ms", first=False).run(BATCHES)
+    finally:
+        other.stop()
+    folders = [path for path in (tmp_path / "state").glob("handshake-batch-*/*/*") if path.is_dir()]
+    assert len(folders) < BATCHES - 1
+
+
 def test_a_static_side_is_read_once_by_default(spark: Any, tmp_path: Path) -> None:
     assert Prices(spark, tmp_path, None).run(3) == [{1}] * 3
 

@@ -133,11 +133,12 @@ class Refresher:
             self._static.sparkSession.catalog.refreshByPath(path)
 
     def _running(self) -> dict[str, int]:
-        """Return the last micro-batch of each query that may have been planned by now."""
+        """Return the last micro-batch that may be planned by now, of each run that may have the join."""
         running = {}
         for query in self._static.sparkSession.streams.active:
-            last = query.lastProgress
-            running[str(query.runId)] = 0 if last is None else int(last["batchId"]) + 1
+            if str(query.runId) in self._runs and str(query.id) not in self._others:
+                last = query.lastProgress
+                running[str(query.runId)] = 0 if last is None else int(last["batchId"]) + 1
         return running
 
     def _forget(self, run: str, batch: int | None) -> None:
