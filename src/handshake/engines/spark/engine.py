@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -29,7 +30,9 @@ from handshake.engines.spark.joins.routing import describe_routing
 from handshake.engines.spark.queries import query_frames
 from handshake.engines.spark.queries.placement import explain_placement
 from handshake.engines.spark.queries.runs import BatchRun, LiveRun, place_of
-from handshake.engines.spark.tables import joined_tables
+from handshake.engines.spark.state.store import open_store
+from handshake.engines.spark.tables import table_frame, write_results
+from handshake.engines.spark.types import from_spark_types, to_spark_types
 from handshake.errors import UnsupportedError, format_count
 from handshake.io.frames import is_spark
 from handshake.joins.driver import times_of
@@ -220,9 +223,8 @@ class _TableJoinRun(Run):
             predicate = Expression(join.named_predicate)
             request = JoinRequest(predicate, join.windows, join.times, join.kind, SUFFIX)
             wanted = replace(options, segments=segments, state_dir=root)
-            tables, output = (self._left, self._right), self._plan.output_schema
             rows, began = 0, time.perf_counter()
-            for batch in joined_tables(cluster, tables, request, wanted, output, title):
+            for batch in self._results(cluster, request, wanted, title):
                 rows += batch.num_rows
                 yield join.name, join.select(batch, self.schemas[join.name])
             self._figures = {
@@ -233,6 +235,30 @@ class _TableJoinRun(Run):
                 "master": cluster.session.sparkContext.master, "spark": cluster.session.version,
             }  # fmt: skip
         self._cluster = None
+
+    def _results(
+        self, cluster: Cluster, request: JoinRequest, options: Options, title: str
+    ) -> Iterator[pa.RecordBatch]:
+        """Join the tables as if they were streams; yield the results with the types of the tables."""
+        store, folder = open_store(str(options.state_dir)), f"join-{uuid.uuid4().hex}"
+        tables = (self._left, self._right)
+
+        def run() -> list[str]:
+            cluster.session.sparkContext.setJobDescription(title)
+            left, right = (
+                table_frame(cluster.session, to_spark_types(table, side), store, f"{folder}/{side}")
+                for table, side in zip(tables, SIDES, strict=True)
+            )
+            return write_results(join_frames(left, right, request, options), store, f"{folder}/results")
+
+        try:
+            shown = zip(tables, request.kind.shown, strict=True)
+            origins = [column for table, is_shown in shown if is_shown for column in table.columns]
+            for name in cluster.run(run):
+                for batch in pa.ipc.open_stream(store.read(name)):
+                    yield from_spark_types(batch, self._plan.output_schema, origins)
+        finally:
+            store.remove_folder(folder)
 
     def _no_time(self) -> int:
         """Return the number of rows that no time window can hold."""

@@ -65,7 +65,10 @@ class _Writer:
         kind = message.WhichOneof("expr_type")
         match kind:
             case "literal":
-                return _literal(message.literal)
+                value = message.literal.WhichOneof("literal_type")
+                if value not in _LITERALS:
+                    raise ExpressionError(f"cannot read a constant of type {value} in the condition")
+                return _LITERALS[value](getattr(message.literal, value))
             case "unresolved_attribute":
                 return self._attribute(message.unresolved_attribute)
             case "unresolved_function":
@@ -109,7 +112,8 @@ class _Writer:
                 f"the column {attribute.unparsed_identifier} {owner}; give each a name: "
                 'join(a.alias("a"), b.alias("b"), F.col("a.x") < F.col("b.x"))'
             )
-        return ".".join(_quote(part) for part in ("lr"[found[0]], *parts))
+        quoted = (part.replace("`", "``") for part in ("lr"[found[0]], *parts))
+        return ".".join(f"`{part}`" for part in quoted)
 
 
 def _plan_ids(frame: DataFrame) -> set[int]:
@@ -128,23 +132,12 @@ def _case(parts: tuple[str, ...]) -> str:
     return f"CASE {' '.join(branches)}{otherwise} END"
 
 
-def _quote(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
 def _type(cast: Any) -> str:
     if cast.WhichOneof("cast_to_type") == "type_str":
         return str(cast.type_str)
     from pyspark.sql.connect.types import proto_schema_to_pyspark_data_type
 
     return proto_schema_to_pyspark_data_type(cast.type).simpleString()
-
-
-def _literal(literal: Any) -> str:
-    kind = literal.WhichOneof("literal_type")
-    if kind not in _LITERALS:
-        raise ExpressionError(f"cannot read a constant of type {kind} in the condition")
-    return _LITERALS[kind](getattr(literal, kind))
 
 
 def _float(value: float) -> str:

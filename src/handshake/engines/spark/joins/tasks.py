@@ -17,7 +17,6 @@ import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from handshake.engines.spark.batches import large_pieces, to_stream
 from handshake.engines.spark.joins.changes import Change, postpone, prepare_change
@@ -30,6 +29,7 @@ from handshake.engines.spark.state.chunks import ChunkRef
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PackedChunk, pack, record_once
 from handshake.engines.spark.state.store import Chunks, KeptChunks, StateError, Store, open_store
+from handshake.engines.spark.types import spark_schema
 from handshake.engines.spark.workers import freeze_libraries
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.joins.spec import SIDES
@@ -46,12 +46,9 @@ REFERENCES = pa.schema(
 )  # fmt: skip
 FIGURES = names("micro_batch")
 """The figures of a segment's micro-batch; the last two are times in milliseconds."""
-RESULTS = StructType(
-    [
-        StructField("blob", BinaryType()), StructField("segment", StringType()),
-        *(StructField(name, LongType()) for name in FIGURES),
-    ]
-)  # fmt: skip
+RESULTS = spark_schema(
+    pa.schema([("blob", pa.binary()), ("segment", pa.string()), *((name, pa.int64()) for name in FIGURES)])
+)
 """The columns of output rows: results as bytes, and one row per segment with its figures."""
 _PARTITION = 1 << 40
 """Rows of a partition are fewer than this, so numbers of different partitions differ."""

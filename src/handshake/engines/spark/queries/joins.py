@@ -7,7 +7,7 @@ of two streams may be of any kind. Joins of other shapes run in one task (`place
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -47,9 +47,7 @@ def with_times(node: Node) -> Node:
     def add_time(here: Node) -> Node:
         if isinstance(here, Source) and here.time is not None:
             fields = (*here.fields.fields, Field(TIME, Timestamp("us", "UTC")))
-            return Source(
-                here.name, type(here.fields)(fields, here.fields.stream), here.time, here.ticks, here.lateness
-            )
+            return replace(here, fields=replace(here.fields, fields=fields), demux=None)
         if isinstance(here, Project) and TIME in here.input.schema.names:
             return Project(here.input, (*here.columns, (TIME, TIME)))
         return here
