@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyspark
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -13,7 +11,6 @@ from handshake.engines.spark.joins.definition import Definition
 from handshake.engines.spark.joins.finite import join_task, probe_task
 from handshake.engines.spark.joins.inputs import output_type
 from handshake.engines.spark.joins.late import IDENTITY
-from handshake.engines.spark.joins.listening import follow_queries
 from handshake.engines.spark.joins.processor import SegmentProcessor
 from handshake.engines.spark.joins.refresh import Refresher
 from handshake.engines.spark.joins.tasks import (
@@ -41,9 +38,13 @@ def join_streams(left: DataFrame, right: DataFrame, definition: Definition, name
             f"PySpark {pyspark.__version__} has no stateful operators in Spark Connect, which a join of "
             "streams needs; use a client from 4.1 on, or a classic session"
         )
-    joined = segments.transformWithStateInPandas(
-        SegmentProcessor(definition, name), RESULTS, "append", mode
-    ).observe(name, *_metrics(definition))
+    # each figure of all segments together, each segment's as JSON, and what the segments ran
+    kinds = {"sum": F.sum, "max": F.max}
+    figures = [kinds[metric.kind](metric.name).alias(metric.name) for metric in REPORTS["micro_batch"]]
+    which = F.max(F.lit(definition.identity)).alias(IDENTITY)
+    processor = SegmentProcessor(definition, name)
+    joined = segments.transformWithStateInPandas(processor, RESULTS, "append", mode)
+    joined = joined.observe(name, *figures, F.collect_list("segment").alias("segments"), which)
     if definition.options.results_to is not None:
         return _file_rows(joined)
     # `to` tells PySpark the columns; it would ask Spark for them, which pipelines do not allow
@@ -87,7 +88,7 @@ def join_static(left: DataFrame, right: DataFrame, definition: Definition) -> Da
     blobs = pairs.mapInArrow(probe_task(definition, streaming), _BLOBS)
     if definition.refresh is not None:
         refresher = Refresher(static, held if definition.refresh else None, definition)
-        follow_queries(static.sparkSession, refresher)
+        static.sparkSession.streams.addListener(refresher)
         blobs = blobs.observe(refresher.metric, F.count(F.lit(1)).alias("blobs"))
     return _unpack(blobs, definition, output_type(definition, left, right))
 
@@ -98,11 +99,3 @@ def _pack(frame: DataFrame, definition: Definition, side: int) -> DataFrame:
 
 def _unpack(blobs: DataFrame, definition: Definition, kind: StructType) -> DataFrame:
     return blobs.mapInArrow(unpack_task(definition), kind)
-
-
-def _metrics(definition: Definition) -> list[Any]:
-    """Return each figure of all segments together, each segment's as JSON, and what the segments ran."""
-    kinds = {"sum": F.sum, "max": F.max}
-    figures = [kinds[metric.kind](metric.name).alias(metric.name) for metric in REPORTS["micro_batch"]]
-    which = F.max(F.lit(definition.identity)).alias(IDENTITY)
-    return [*figures, F.collect_list("segment").alias("segments"), which]

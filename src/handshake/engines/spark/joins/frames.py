@@ -35,8 +35,7 @@ from handshake.engines.spark.joins.inputs import (
     qualifiers,
     watermark_delay,
 )
-from handshake.engines.spark.joins.late import LateRows
-from handshake.engines.spark.joins.listening import follow_queries
+from handshake.engines.spark.joins.late import LateListener
 from handshake.engines.spark.joins.native import is_native, join_natively
 from handshake.engines.spark.joins.pipelines import readable
 from handshake.engines.spark.joins.refresh import check_refresh
@@ -94,7 +93,7 @@ def join_frames(left: DataFrame, right: DataFrame, request: JoinRequest, options
         plan = replace(plan, name="handshake" if number == 1 else f"handshake_{number}")
     joined = _run_plan(left, right, plan)
     if callable(options.late_to):
-        follow_queries(left.sparkSession, LateRows(plan, options.late_to))
+        left.sparkSession.streams.addListener(LateListener(plan, options.late_to))
     return remember(joined, plan)
 
 

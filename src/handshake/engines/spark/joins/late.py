@@ -1,7 +1,7 @@
 """Late rows for a function of the driver program (`late_to=function`).
 
 Segments write late rows to files in the state directory, as they do for a folder that the user names. After a
-micro-batch is committed, the driver passes them to the function and removes them. Rows that a run has not
+micro-batch is committed, a listener passes them to the function and removes them. Rows that a run has not
 passed on come in the next run of the query. Rows come again if the micro-batch runs again, or if the function
 or the program fails before their files are removed.
 """
@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from handshake.engines.spark.joins.explain import FramePlan
 from handshake.engines.spark.joins.files import batch_of
@@ -26,12 +27,18 @@ BATCH = b"micro_batch"
 """The key of a micro-batch's number in the metadata of a batch of late rows."""
 
 
-class LateRows:
+class LateListener(StreamingQueryListener):
     """Passes the late rows of one join to a function, in the order of micro-batches."""
 
     def __init__(self, plan: FramePlan, call: LateCall) -> None:
         self._store, self._identity = open_store(plan.definition.root), plan.definition.identity
         self._name, self._call = str(plan.name), call
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Ignore the event: it does not say which micro-batches are committed."""
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """Ignore the event: the query may start again."""
 
     def onQueryProgress(self, event: Any) -> None:
         """Pass on the late rows of this micro-batch, and of earlier ones that have not been passed on."""

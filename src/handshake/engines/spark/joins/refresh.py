@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from handshake.engines.spark.joins.definition import EACH_BATCH, Definition
 from handshake.engines.spark.private import connect_messages, connect_relation, list_files_again
@@ -50,9 +51,10 @@ class _Outdated:
     """By run of a query, the last micro-batch that may have been planned before."""
 
 
-class Refresher:
+class Refresher(StreamingQueryListener):
     """Reads a static side again between micro-batches of the queries that run its join.
 
+    It stays in the session, since the DataFrame of the join may be started again, and rests meanwhile.
     Spark calls it when a query starts, before the first micro-batch, and after each one. A micro-batch that
     has been planned goes on with what was there: `held` is recomputed for later ones only.
     """
