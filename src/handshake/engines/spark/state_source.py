@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from handshake.engines.spark.state.reading import SEGMENTS, JoinState, read_state
-from handshake.engines.spark.types import carrier, conform, spark_schema
+from handshake.engines.spark.types import carriers, conform, spark_schema
 from handshake.errors import InputError
 from handshake.joins.spec import SIDES
 
@@ -51,7 +51,7 @@ class _Options:
         schema = self.select().columns(SIDES.index(self.side))
         if schema is None:
             raise InputError(f"the join holds no row of the {self.side} stream")
-        return pa.schema([pa.field(each.name, carrier(each.type)) for each in schema])
+        return carriers(schema)
 
 
 class StateSource(DataSource):

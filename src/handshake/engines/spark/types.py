@@ -133,6 +133,11 @@ def carrier(kind: pa.DataType) -> pa.DataType:
     return _WIDER.get(kind, kind)
 
 
+def carriers(schema: pa.Schema) -> pa.Schema:
+    """Return the columns of a schema in types of Spark's; see `carrier`."""
+    return pa.schema([pa.field(field.name, carrier(field.type), field.nullable) for field in schema])
+
+
 def carrier_schema(schema: Schema) -> pa.Schema:
     """Return the Spark types that carry the columns of a plan's node."""
     return pa.schema([(f.name, carrier(arrow_of(f.type))) for f in schema])
@@ -144,9 +149,9 @@ def to_spark_types(table: pa.Table, stream: str) -> pa.Table:
     Raises:
         InputError: A column has a type or a value that Spark cannot hold exactly.
     """
-    fields = [pa.field(field.name, carrier(field.type)) for field in table.schema]
-    columns = [_cast(column, field, stream) for column, field in zip(table.columns, fields, strict=True)]
-    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    schema = pa.schema([field.with_nullable(True) for field in carriers(table.schema)])
+    columns = [_cast(column, field, stream) for column, field in zip(table.columns, schema, strict=True)]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _cast(column: pa.ChunkedArray, field: pa.Field, stream: str) -> pa.ChunkedArray:
@@ -167,17 +172,13 @@ def from_spark_types(
 ) -> pa.RecordBatch:
     """Cast results back to the types of the columns that they come from."""
     columns = [
-        _cast_back(column, field.type, origin)
+        _encode(column, field.type, origin) if pa.types.is_dictionary(field.type) else column.cast(field.type)
         for column, field, origin in zip(batch.columns, schema, origins, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _cast_back(column: pa.Array, kind: pa.DataType, origin: pa.ChunkedArray) -> pa.Array:
-    if column.type == kind:
-        return column
-    if not pa.types.is_dictionary(kind):
-        return column.cast(kind)
+def _encode(column: pa.Array, kind: pa.DataType, origin: pa.ChunkedArray) -> pa.Array:
     words = origin.chunk(0).dictionary  # one dictionary for all batches, as Arrow files need it
     places = pc.index_in(column, value_set=words.cast(column.type)).cast(kind.index_type)
     return pa.DictionaryArray.from_arrays(places, words)

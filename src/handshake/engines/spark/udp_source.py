@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from handshake.engines.spark.types import carrier, conform, spark_schema
+from handshake.engines.spark.types import carriers, conform, spark_schema
 from handshake.errors import InputError, UnsupportedError
 from handshake.io.udp.log import LogReader
 
@@ -73,7 +73,7 @@ class UdpLog(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        return spark_schema(_carrier_schema(LogReader(_Options.of(self.options).path).schema))
+        return spark_schema(carriers(LogReader(_Options.of(self.options).path).schema))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _BatchReader(_Options.of(self.options))
@@ -96,13 +96,9 @@ def register(session: SparkSession) -> None:
     session.dataSource.register(UdpLog)
 
 
-def _carrier_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(f.name, carrier(f.type), f.nullable) for f in schema])
-
-
 def _read(path: str, rows: InputPartition) -> Iterator[pa.RecordBatch]:
     reader = LogReader(path)
-    schema = _carrier_schema(reader.schema)
+    schema = carriers(reader.schema)
     for batch in reader.read(*rows.value):
         yield conform(batch, schema)
 

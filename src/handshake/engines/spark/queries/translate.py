@@ -120,6 +120,12 @@ class _Translation:
             and ARRIVAL_COLUMN not in self._inputs[source.name].columns
         )
         """Inputs whose rows are stamped by Spark; logs of datagrams have the times of arrival."""
+        self._needs_times = any(
+            (isinstance(node, Windowing) and node.window.kind != "tuples")
+            or (isinstance(node, WindowJoin) and Windows(*node.windows).timed)
+            for output in plan.outputs
+            for node in walk(output)
+        )
 
     def output(self, output: Output) -> DataFrame:
         check_carried(output, self._plan.inputs, self._timeless)
@@ -143,15 +149,6 @@ class _Translation:
         fields = (*node.fields.fields, Field(ARRIVAL_COLUMN, Timestamp("us", "UTC")))
         ticks = Clock(Timestamp("us", "UTC"), "us")
         return replace(node, fields=replace(node.fields, fields=fields), time=ARRIVAL_COLUMN, ticks=ticks)
-
-    @property
-    def _needs_times(self) -> bool:
-        nodes = [node for output in self._plan.outputs for node in walk(output)]
-        return any(
-            (isinstance(node, Windowing) and node.window.kind != "tuples")
-            or (isinstance(node, WindowJoin) and Windows(*node.windows).timed)
-            for node in nodes
-        )
 
     # Without state
 

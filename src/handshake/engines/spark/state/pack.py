@@ -205,7 +205,9 @@ def _pack_piece(
     name = f"{folder}/{SIDES[side]}-{at[0]}-{at[1]}"
     oldest, newest = (int(times.min()), int(times.max())) if times is not None and len(times) else (0, 0)
 
-    def write(name: str, batch: pa.RecordBatch, offsets: Array, *missing: int) -> PackedChunk:
+    def write(
+        name: str, batch: pa.RecordBatch, offsets: Array, no_time: int = 0, unmatchable: int = 0
+    ) -> PackedChunk:
         """Write a chunk, or keep its bytes if it is small."""
         edges = block_edges(offsets, batch.num_rows, definition.segments, given)
         data, layout, check = encode_blocks(name, batch, edges)
@@ -214,7 +216,7 @@ def _pack_piece(
             store.write(name, [data])
             inline = None
         ref = ChunkRef(name, batch.num_rows, len(data), check, 0)
-        return PackedChunk(side, *at, ref, offsets, oldest, newest, *missing, layout, inline)
+        return PackedChunk(side, *at, ref, offsets, oldest, newest, no_time, unmatchable, layout, inline)
 
     yield write(f"{name}-{attempt}.chunk", kept, offsets, no_time, unmatchable)
     preserved = definition.kind.preserved[side]
@@ -222,7 +224,7 @@ def _pack_piece(
         lone = [timeless] if no_time and preserved else []
         lone += [full.filter(pa.array(~mask))] if mask is not None and unmatchable else []
         for number, batch in enumerate(lone):
-            yield write(f"{name}-lone{number}-{attempt}.chunk", batch, np.zeros_like(offsets), 0, 0)
+            yield write(f"{name}-lone{number}-{attempt}.chunk", batch, np.zeros_like(offsets))
 
 
 def _add_times(
