@@ -115,7 +115,7 @@ def test_panes_of_a_partition_are_never_late_in_it(unit: str, data: st.DataObjec
     ]
     state = SavedState(lambda: PaneQuery(output))
     assert plain({output.name: run_to_end(state, blobs)}) == plain(wanted)
-    assert state.last.late == counts.late
+    assert state.last.figures[1] == counts.late
 
 
 def row(time: int, value: int = 1) -> Item:

@@ -128,8 +128,8 @@ def check_panes(name: str, data: st.DataObject) -> None:
     ]
     state = SavedState(lambda: PaneQuery(output))
     assert plain({output.name: run_to_end(state, batches)}) == plain(wanted)
-    assert (state.last.late, state.last.no_time) == (counts.late, counts.no_time)
-    assert state.last.rows == len(items)
+    assert state.last.figures[1:3] == (counts.late, counts.no_time)
+    assert state.last.figures[0] == len(items)
 
 
 def test_python_gets_the_columns_that_panes_need() -> None:
@@ -240,8 +240,8 @@ def run_saved(text: str, batches: list[list[Item]]) -> list[dict[str, Any]]:
     state = SavedState(lambda: TupleQuery(output, sources))
     found = run_to_end(state, blobs)
     compare({output.name: found}, wanted)
-    assert (state.last.late, state.last.no_time) == (counts.late, counts.no_time)
-    assert state.last.rows == len(arrived)
+    assert state.last.figures[1:3] == (counts.late, counts.no_time)
+    assert state.last.figures[0] == len(arrived)
     return found
 
 
@@ -342,7 +342,7 @@ def check_clocks(name: str, data: st.DataObject) -> None:
     state = SavedState(lambda: TupleQuery(whole, (made,), len(inputs)))
     found = run_to_end(state, batches)
     assert sorted(map(str, found)) == sorted(map(str, wanted[output.name]))
-    assert state.last.late == 0
+    assert state.last.figures[1] == 0
 
 
 def _results(query: Joining, made: Source, batch: list[Item]) -> Blob:

@@ -166,9 +166,6 @@ def reduce_panes(output: Output, batches: Iterable[pa.RecordBatch]) -> Partition
 class PaneQuery:
     """A query of time windows on a source, from the panes of the source's partitions."""
 
-    joined = (0, 0, 0, 0)
-    """No figures of joins."""
-
     def __init__(self, output: Output) -> None:
         self.output = output
         found = PaneWindow.of(output)
@@ -196,6 +193,11 @@ class PaneQuery:
             return []
         trace = Trace(np.array([0]), np.array([clock]))
         return self._batches(self._operator.close_windows(Flow(self._empty, trace, ended)))
+
+    @property
+    def figures(self) -> tuple[int, ...]:
+        """The figures so far, as `tasks.FIGURES` names them, without the number of results; none of joins."""
+        return self.rows, self.late, self.no_time, 0, 0, 0, 0
 
     def _batches(self, chunks: Sequence[Chunk]) -> list[pa.RecordBatch]:
         if not chunks:

@@ -123,12 +123,12 @@ def step_task(make: Callable[[], HeldQuery]) -> StepTask:
     def step_query(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
         freeze_libraries()
         query = load_query(bytes(state.get[0]) if state.exists else None, make())
-        before = _counts(query)
+        before = query.figures
         blobs = [Blob.of(row) for frame in frames for row in frame.to_dict("records")]
         results = [batch for batch in query.step(blobs, ended=False) if batch.num_rows]
         state.update((pickle.dumps(query),))
-        after = _counts(query)
-        *changes, _ = (b - a for a, b in zip(before, after, strict=True))
+        after = query.figures
+        *changes, _ = (b - a for a, b in zip(before, after, strict=True))  # the last one counts rows now
         for batch in results:
             yield _result(batch).to_pandas()
         yield _row(None, [*changes, after[-1], 0]).to_pandas()
@@ -163,14 +163,9 @@ def finish_task(make: Callable[[], HeldQuery]) -> Task:
         for batch in query.step(blobs, ended=True):
             if batch.num_rows:
                 yield _result(batch)
-        yield _row(None, [*_counts(query), 0])
+        yield _row(None, [*query.figures, 0])
 
     return run_to_the_end
-
-
-def _counts(query: HeldQuery) -> tuple[int, ...]:
-    """Return the figures of a query so far, without the number of results; the last one counts rows now."""
-    return query.rows, query.late, query.no_time, *query.joined
 
 
 def _result(batch: pa.RecordBatch) -> pa.RecordBatch:

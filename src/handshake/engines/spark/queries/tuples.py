@@ -101,22 +101,8 @@ class TupleQuery:
         return dict(zip(tables, places, strict=True))
 
     @property
-    def late(self) -> int:
-        """Tuples that were too late for a window."""
-        return self._query.metrics().late
-
-    @property
-    def no_time(self) -> int:
-        """Tuples without a time, if one is needed."""
-        return self._query.metrics().no_time
-
-    @property
-    def joined(self) -> tuple[int, int, int, int]:
-        """Outer, semi, anti and as-of joins: the tuples matched, unmatched, finalised, and pending now."""
-        figures = self._query.metrics()
-        return figures.matched, figures.unmatched, figures.finalised, figures.pending
-
-    @property
-    def rows(self) -> int:
-        """The number of tuples so far."""
-        return sum(self._query.metrics().rows.values())
+    def figures(self) -> tuple[int, ...]:
+        """The figures so far, as `tasks.FIGURES` names them, without the number of results."""
+        found = self._query.metrics()
+        joined = found.matched, found.unmatched, found.finalised, found.pending
+        return sum(found.rows.values()), found.late, found.no_time, *joined
