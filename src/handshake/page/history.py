@@ -68,7 +68,11 @@ class History:
             point |= {f"rows {stream.name}": stream.rows, f"window {stream.name}": stream.window_rows}
         figures = ("state_bytes", "imbalance", "lag_seconds", "batch_seconds")
         point |= {name: snapshot.figures.get(name) for name in figures}
-        return {**point, "late": late(snapshot), "shed": shed(snapshot), **self._latency(snapshot)}
+        point["late"] = snapshot.figures.get("late_rows", 0) + sum(
+            each.late or 0 for each in snapshot.streams
+        )
+        point["shed"] = sum(each.shed or 0 for each in snapshot.streams)
+        return {**point, **self._latency(snapshot)}
 
     def _latency(self, snapshot: Snapshot) -> Point:
         """Return the percentiles of the results since the last point; none without a point before."""
@@ -105,16 +109,6 @@ class Errors:
 def points_of(columns: Columns) -> list[Point]:
     """Return the points that columns hold."""
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def late(snapshot: Snapshot) -> float:
-    """Return the number of late rows of all streams."""
-    return snapshot.figures.get("late_rows", 0) + sum(stream.late or 0 for stream in snapshot.streams)
-
-
-def shed(snapshot: Snapshot) -> float:
-    """Return the number of shed rows of all streams."""
-    return sum(stream.shed or 0 for stream in snapshot.streams)
 
 
 def _percentile(buckets: dict[Any, int], share: float) -> float | None:

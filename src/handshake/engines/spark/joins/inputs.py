@@ -60,47 +60,32 @@ def session_zone(frame: DataFrame) -> str:
 
 def event_time(frame: DataFrame, side: int, named: str | None, windows: Windows) -> str | None:
     """Return the time column: the given one, else the one with a watermark."""
+    label, fields = SIDES[side], frame.schema.fields
     if named is not None:
-        named = _existing(frame, side, named)
-    marked = [field.name for field in frame.schema.fields if WATERMARK in field.metadata]
+        found = next((name for name in frame.columns if name.casefold() == named.casefold()), None)
+        if found is None:
+            raise SchemaError(
+                f"no column '{named}' in the {label} DataFrame ({', '.join(frame.columns)}) to take the time "
+                f"from{suggest(named, frame.columns)}"
+            )
+        named = found
     if not frame.isStreaming:
         return named
-    if named is None:
-        return _only(frame, side, marked, windows)
-    if windows.timed and named not in marked:
-        raise _no_watermark(side, named)
-    return named
-
-
-def _existing(frame: DataFrame, side: int, named: str) -> str:
-    for name in frame.columns:
-        if name.casefold() == named.casefold():
-            return name
-    raise SchemaError(
-        f"no column '{named}' in the {SIDES[side]} DataFrame ({', '.join(frame.columns)}) to take the time "
-        f"from{suggest(named, frame.columns)}"
-    )
-
-
-def _only(frame: DataFrame, side: int, marked: list[str], windows: Windows) -> str | None:
-    if len(marked) > 1:
+    marked = [field.name for field in fields if WATERMARK in field.metadata]
+    if named is None and len(marked) > 1:
         raise WindowError(
-            f"the {SIDES[side]} stream has watermarks on {' and '.join(marked)}; say which one is its time: "
-            f'{SIDES[side]}_time="{marked[0]}"'
+            f"the {label} stream has watermarks on {' and '.join(marked)}; say which one is its time: "
+            f'{label}_time="{marked[0]}"'
         )
-    if windows.timed and not marked:
+    time = named or next(iter(marked), None)
+    if windows.timed and time not in marked:
         kinds = ("timestamp", "timestamp_ntz")
-        times = (field.name for field in frame.schema.fields if field.dataType.typeName() in kinds)
-        raise _no_watermark(side, next(times, "time"))
-    return marked[0] if marked else None
-
-
-def _no_watermark(side: int, column: str) -> WindowError:
-    name = SIDES[side]
-    return WindowError(
-        f"the {name} stream has no watermark on '{column}', so nothing would ever leave its window; "
-        f'add one: {name} = {name}.withWatermark("{column}", "10 seconds")'
-    )
+        column = time or next((f.name for f in fields if f.dataType.typeName() in kinds), "time")
+        raise WindowError(
+            f"the {label} stream has no watermark on '{column}', so nothing would ever leave its window; "
+            f'add one: {label} = {label}.withWatermark("{column}", "10 seconds")'
+        )
+    return time
 
 
 def watermark_delay(frame: DataFrame, time: str | None) -> int | None:

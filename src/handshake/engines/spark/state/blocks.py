@@ -183,13 +183,8 @@ def _codec(schema: pa.Schema) -> _RowCodec | _StreamCodec:
 
 def _is_plain(schema: pa.Schema) -> bool:
     kinds = [field.type for field in schema]
-    return bool(kinds) and all(_is_fixed(k) or _is_text(k) or pa.types.is_boolean(k) for k in kinds)
-
-
-def _is_fixed(kind: pa.DataType) -> bool:
-    if pa.types.is_boolean(kind):
-        return False
-    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
+    fixed = pa.types.is_primitive, pa.types.is_decimal
+    return bool(kinds) and all(_is_text(kind) or any(test(kind) for test in fixed) for kind in kinds)
 
 
 def _is_text(kind: pa.DataType) -> bool:
