@@ -170,7 +170,7 @@ class Options:
         str,
         Option(
             "Where the windows of a join are held and searched: the processor, or an NVIDIA GPU.", _LOCAL,
-            ("join",), ("cpu", "gpu"), neutral=("cpu",), noun="device",
+            ("join", "run"), ("cpu", "gpu"), neutral=("cpu",), noun="device",
         ),
     ] = "cpu"  # fmt: skip
     order: Annotated[

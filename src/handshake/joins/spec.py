@@ -17,6 +17,7 @@ from handshake.kernels.arrivals import Layout
 from handshake.kernels.collect import Shape, shape_of
 from handshake.kernels.keys import Edges
 from handshake.kernels.prepare import HIDDEN, Prepared, Source, prepare
+from handshake.kernels.reduction import Reduction
 from handshake.kinds import INNER, JoinKind
 from handshake.plan.analyse import Analysis, Bound, analyse, describe
 from handshake.plan.bind import Scope, bind
@@ -177,6 +178,8 @@ class JoinSpec:
     several times, and counts at its earliest time."""
     firsts: FirstPairs | None = None
     """The pairs that a caller wants; None for all that are results."""
+    reduction: Reduction | None = None
+    """The reduction of pairs on a GPU, which makes no results then."""
 
     @property
     def made(self) -> pa.Schema:

@@ -90,6 +90,18 @@ def prepare(predicate: Expr, compiles: Callable[[Expr], bool] | None = None) -> 
     return prepared
 
 
+def prepare_value(expr: Expr, prepared: Prepared) -> Expr:
+    """Return an expression as kernels compute it, and add the columns that it needs to a predicate's."""
+    found = _operand(expr, prepared)
+    if found is None:
+        compiles = prepared.compiles or node_compiles
+        node = next((n for n in walk(expr) if len(sides(n)) > 1 and not compiles(n)), expr)
+        raise UnsupportedError(
+            f'a GPU cannot compute {show(node)}, which reads both streams; use device="cpu"'
+        )
+    return found
+
+
 _DOUBTS = ("maybe", "may_equal", "may_precede")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,13 +12,15 @@ import pyarrow as pa
 from handshake.errors import UnsupportedError
 from handshake.joins.arrangements.arrangement import RunningJoin
 from handshake.joins.arrangements.three_step import ThreeStep
+from handshake.joins.core import JoinCore
 from handshake.joins.driver import Seen, derive_columns, stored_column
 from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.pieces import pieces
 from handshake.joins.plan import JoinPlan, MultiPlan, prepare, prepare_streams
-from handshake.joins.spec import FirstPairs
+from handshake.joins.spec import FirstPairs, JoinSpec
 from handshake.kernels.columns import integers
 from handshake.operators.chunk import Array
+from handshake.options import PairOptions
 from handshake.plan.algebra import MEMBER_TIME, WindowJoin
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Expr, Name, transform
@@ -38,19 +40,18 @@ class JoinEngine:
     """An inner join of streams whose columns, and times if they matter, are given.
 
     Names of columns begin with the stream's name and a dot; `MEMBER_TIME` has the times of rows.
-    `firsts` restricts the results of two streams to first pairs. Callers must not push rows older than the
-    last `advance()`.
+    `firsts` restricts the results of two streams to first pairs. `reduce` gives the join of two streams that
+    runs on a GPU instead. Callers must not push rows older than the last `advance()`.
     """
 
     def __init__(
         self, node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int,
-        firsts: FirstPairs | None = None,
+        firsts: FirstPairs | None = None, reduce: Callable[[JoinSpec], JoinSpec] | None = None,
     ) -> None:  # fmt: skip
         if len(schemas) == 2:
-            two = _prepare_two(node, schemas, timed, cores)
-            self._join: RunningJoin = replace(
-                two, lateness=None, spec=replace(two.spec, firsts=firsts)
-            ).start()
+            two = _prepare_two(node, schemas, timed, cores, "cpu" if reduce is None else "gpu")
+            spec = replace(two.spec, firsts=firsts) if reduce is None else reduce(two.spec)
+            self._join: RunningJoin = replace(two, lateness=None, spec=spec).start()
         else:
             self._join = replace(_prepare_many(node, schemas, timed, cores), lateness=None).start()
 
@@ -95,17 +96,27 @@ class JoinEngine:
         for name, value in held.progress.items():
             setattr(join.driver, name, value)
 
+    @property
+    def core(self) -> JoinCore:
+        """The only core of a join of two streams."""
+        assert isinstance(self._join, ThreeStep)
+        return self._join.core
+
     def close(self) -> None:
         """Stop the cores and free the windows."""
         self._join.close()
 
 
-def _prepare_two(node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int) -> JoinPlan:
+def _prepare_two(
+    node: WindowJoin, schemas: list[pa.Schema], timed: bool, cores: int, device: str
+) -> JoinPlan:
+    on_cores: PairOptions = {"cores": cores, "algorithm": "three_step" if cores == 1 else "low_latency"}
+    options: PairOptions = on_cores if device == "cpu" else {"device": device}
     times = [f"{name}.{MEMBER_TIME}" if timed else None for name in node.names]
     return prepare(
         schemas[0], schemas[1], Expression(named_condition(node)), left_window=node.windows[0],
-        right_window=node.windows[1], left_time=times[0], right_time=times[1], cores=cores,
-        algorithm="three_step" if cores == 1 else "low_latency", aliases=(node.names[0], node.names[1]),
+        right_window=node.windows[1], left_time=times[0], right_time=times[1],
+        aliases=(node.names[0], node.names[1]), **options,
     )  # fmt: skip
 
 

@@ -43,9 +43,7 @@ class JoinOperator:
         self._clocks = Clocks(len(node.inputs))
         self._arrived = [0] * len(node.inputs)
         self._schemas = [self._schema(k) for k in range(len(node.inputs))]
-        self._engine = (
-            None if node.match else JoinEngine(node, self._schemas, self._timed, cores, self._firsts())
-        )
+        self._engine = None if node.match else self._start_engine()
         """The engine that finds pairs; an as-of join finds them when left rows are final."""
         self.late = self.no_time = 0
 
@@ -61,6 +59,9 @@ class JoinOperator:
         self.__dict__.update(state)
         if self._engine is not None:
             self._engine.refill(held)
+
+    def _start_engine(self) -> JoinEngine:
+        return JoinEngine(self._node, self._schemas, self._timed, self._cores, self._firsts())
 
     def _firsts(self) -> FirstPairs | None:
         """Return which pairs the engine has to find; None for all."""
@@ -161,12 +162,12 @@ class JoinOperator:
         window = self._node.windows[j]
         return len(self._node.inputs) == 2 or (window is not None and window.counted)
 
-    def _results(self, batches: list[pa.RecordBatch], timed: bool) -> _Pairs:
+    def _results(self, batches: list[pa.RecordBatch], timed: bool) -> FoundPairs:
         """Sort results by the arrival of their last rows, then of the others."""
         if not batches:
             none = _NONE if timed else None
             nothing = Chunk(empty(self._node.schema), 0, none, None, none, _NONE)
-            return _Pairs(nothing, np.empty((len(self._node.inputs), 0), np.int64))
+            return FoundPairs(nothing, np.empty((len(self._node.inputs), 0), np.int64))
         table = pa.Table.from_batches(batches).combine_chunks()
         places, times, clocks = (self._stamps(table, h) for h in (_PLACE, MEMBER_TIME, _CLOCK))
         positions = self._stamps(table, _POSITION) if self._numbered else places[:0]
@@ -178,7 +179,7 @@ class JoinOperator:
             known = times.max(axis=0)[order]
             timed_rows = None if np.all(known > BEGINNING) else known > BEGINNING
             chunk = chunk._replace(times=known, timed=timed_rows, clocks=clocks.max(axis=0)[order])
-        return _Pairs(chunk, positions[:, order])
+        return FoundPairs(chunk, positions[:, order])
 
     def _stamps(self, table: pa.Table, what: str) -> Array:
         arrays = [as_array(table.column(f"{name}.{what}")) for name in self._node.names]
@@ -196,7 +197,7 @@ class JoinOperator:
 
 
 @dataclass(frozen=True)
-class _Pairs:
+class FoundPairs:
     """The pairs of a step, and the positions of their rows, one array per stream."""
 
     chunk: Chunk

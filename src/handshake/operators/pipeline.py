@@ -75,7 +75,7 @@ class Pipeline:
     def __init__(self, fields: tuple[Field, ...], nodes: list[Node]) -> None:
         self._steps: list[_Value | _Keep] = []
         self._compile(
-            {f.name: _stored_column(f.name, f.type) for f in fields}, {f.name: f.type for f in fields}, nodes
+            {f.name: held_column(f.name, f.type) for f in fields}, {f.name: f.type for f in fields}, nodes
         )
         self._prune()
 
@@ -86,7 +86,7 @@ class Pipeline:
                 case Apply(name=name, operation=operation, type=kind):
                     known[name], types[name] = substitute(operation, known), kind
                     if uses[name] > 1 and not isinstance(known[name], (Column, Literal)) and _holds(kind):
-                        column = _stored_column(f"\0{len(self._steps)}.{name}", kind)
+                        column = held_column(f"\0{len(self._steps)}.{name}", kind)
                         self._steps.append(_Value(known[name], kind, column.name))
                         known[name] = column
                 case Select(field=field):
@@ -148,7 +148,7 @@ def _names(expr: Expr) -> set[str]:
     return {column.name for column in columns_of(expr)}
 
 
-def _stored_column(name: str, kind: Type) -> Column:
+def held_column(name: str, kind: Type, side: int = 0) -> Column:
     """Return a column with its type in memory, where whole numbers have the next larger width.
 
     Beyond 64 bits that is a decimal: of no more digits than they need, so that sums of them are known to fit.
@@ -156,7 +156,7 @@ def _stored_column(name: str, kind: Type) -> Column:
     held = type_from_arrow(arrow_of(kind))
     if isinstance(kind, Int) and isinstance(held, Decimal):
         held = Decimal(min(held.precision, len(str(1 << kind.bits))), 0)
-    return Column(0, name, type=held)
+    return Column(side, name, type=held)
 
 
 def _holds(kind: Type) -> bool:

@@ -15,6 +15,7 @@ from handshake.closing import Closing
 from handshake.errors import HandshakeError, InputError, UnsupportedError, format_count
 from handshake.html import card
 from handshake.io.frames import table_of
+from handshake.joins.arrangements.registry import check_device
 from handshake.joins.late import LateRows, LateStream, LateTo
 from handshake.joins.why.answer import Why
 from handshake.metrics import combine
@@ -22,6 +23,8 @@ from handshake.operators.chunk import Array, Flow
 from handshake.operators.joins import JoinOperator
 from handshake.operators.panes import Panes
 from handshake.operators.pipeline import Pipeline
+from handshake.operators.reduced_join import ReducedWindows, ReducingJoin
+from handshake.operators.reduced_plan import ReducedJoin, reduce_joins
 from handshake.operators.sessions import SessionOperator, SessionRows, SessionStates
 from handshake.operators.sources import Needs, NowNanoseconds, SourceOperator, arrow_schema
 from handshake.operators.union import UnionOperator
@@ -83,7 +86,8 @@ class Query(Closing):
 
     `late_to` is a function of an input's name and a batch, or a folder for Parquet files. It gets the rows
     that were older than the clock of their input when they came, and says in a column `late_by` how far.
-    Rows without a time have NULL there.
+    Rows without a time have NULL there. With `device="gpu"` a GPU finds and aggregates the pairs of joins
+    (docs/gpu.md).
 
     >>> text = '''CREATE INPUT STREAM Trades (Symbol string(4), Price int, Ts timestamp) TIMESTAMP BY Ts;
     ...           SELECT max(Price) AS High FROM Trades [SIZE 60 ADVANCE 60 TIME] INTO Highs'''
@@ -98,14 +102,17 @@ class Query(Closing):
 
     def __init__(
         self, plan: Plan | str, *, optimised: bool = True, cores: int = 1, now: NowNanoseconds = time.time_ns,
-        late_to: LateTo | None = None,
+        late_to: LateTo | None = None, device: str = "cpu",
     ) -> None:  # fmt: skip
-        Options(optimised=optimised, cores=cores)  # raises if a value has no meaning
+        Options(optimised=optimised, cores=cores, device=device)  # raises if a value has no meaning
         made = parse_query(plan) if isinstance(plan, str) else plan
         self._written = made
         self.plan = optimise(made) if optimised else made
+        if device == "gpu":
+            check_device(device, "low_latency", None if cores == 1 else cores, adapt=False, pin=False)
+            self.plan = reduce_joins(self.plan)
         nodes = [node for output in self.plan.outputs for node in walk(output)]
-        merges = any(isinstance(node, (algebra.Union, algebra.WindowJoin)) for node in nodes)
+        merges = any(isinstance(n, (algebra.Union, algebra.WindowJoin, ReducedJoin)) for n in nodes)
         self._needs = Needs(merges or any(isinstance(node, algebra.Windowing) for node in nodes), merges)
         self._now, self._cores = now, cores
         inputs = self.plan.inputs
@@ -337,6 +344,8 @@ def _operator(node: Node, query: Query) -> Any:
             return UnionOperator(node)
         case algebra.WindowJoin():
             return JoinOperator(node, query._cores)
+        case ReducedJoin():
+            return ReducingJoin(node)
         case algebra.Windowing():
             return _windows(node)
     below, nodes = chain(node)
@@ -346,6 +355,8 @@ def _operator(node: Node, query: Query) -> Any:
 
 
 def _windows(node: algebra.Windowing) -> WindowOperator | SessionOperator:
+    if isinstance(node.input, ReducedJoin):
+        return ReducedWindows(node, node.input)
     shape = pane_shape(node.body, node.parameter) if node.pane is not None else None
     if isinstance(node.window, algebra.Session):
         return SessionOperator(node, SessionRows(node) if shape is None else SessionStates(node, shape))

@@ -225,13 +225,17 @@ class WindowOperator:
         if chunk.timed is not None:
             self.no_time += int(np.count_nonzero(~chunk.timed))
             late, kept = late & chunk.timed, kept & chunk.timed
-        self.late += int(np.count_nonzero(late))
+        self.late += self._count_late(chunk, late)
         first = np.maximum(first, open_from)
         if kept.all():
             self._store.add(chunk, first, last)
         else:
             rows = np.flatnonzero(kept)
             self._store.add(chunk.take(rows), first[rows], last[rows])
+
+    def _count_late(self, chunk: Chunk, late: Array) -> int:
+        """Return how many tuples these rows of a chunk stand for."""
+        return int(np.count_nonzero(late))
 
     def _anchor(self, chunk: Chunk) -> None:
         """Let a window start with the first row that has a time."""

@@ -23,6 +23,7 @@ from handshake.joins.late import LateRows, LateStream
 from handshake.joins.latency import Latency
 from handshake.kinds import INNER
 from handshake.operators.query import Query
+from handshake.operators.reduced_plan import reduce_joins
 from handshake.options import Options, PairOptions
 from handshake.plan.algebra import Plan
 from handshake.plan.explain import explain_plan
@@ -41,8 +42,7 @@ class LocalEngine:
             return
         join = plan_as_join(plan, options)
         if join is None:
-            _check_device(options)
-            Query(plan, optimised=options.optimised, cores=options.cores or 1).close()
+            _start_query(plan, dataclasses.replace(options, late_to=None)).close()
         else:
             _prepare(join, *join.schemas, options)
 
@@ -55,7 +55,8 @@ class LocalEngine:
         join = plan_as_join(plan, options)
         if join is not None:
             return _prepare(join, *join.schemas, options).explain()
-        return explain_plan(optimise(plan) if options.optimised else plan).rstrip("\n")
+        shown = optimise(plan) if options.optimised else plan
+        return explain_plan(reduce_joins(shown) if options.device == "gpu" else shown).rstrip("\n")
 
     def run(self, plan: Plan, inputs: Mapping[str, Any], options: Options) -> Run:
         """Start a plan; see `Engine.run`."""
@@ -66,17 +67,15 @@ class LocalEngine:
             return BestRun(best, join_tables(plan, best, inputs), options)
         join = plan_as_join(plan, options)
         if join is None or any(map(comes_live, inputs.values())):
-            _check_device(options)
             return QueryRun(plan, inputs, options)
         return JoinRun(join, join_tables(plan, join, inputs), options)
 
 
-def _check_device(options: Options) -> None:
-    if options.device == "gpu":
-        raise UnsupportedError(
-            'device="gpu" runs a single join of two inputs (handshake.join, Join); queries run on processor '
-            'cores, so use device="cpu"'
-        )
+def _start_query(plan: Plan, options: Options) -> Query:
+    return Query(
+        plan, optimised=options.optimised, cores=options.cores or 1, late_to=options.late_to,
+        device=options.device,
+    )  # fmt: skip
 
 
 def _prepare(join: PlainJoin, left: pa.Schema, right: pa.Schema, options: Options) -> JoinPlan:
@@ -244,11 +243,7 @@ class QueryRun(Run):
         self._plan, self._inputs, self._options = plan, inputs, options
         self._live = all_over_udp(inputs)
         _check_pace(inputs, self._live, options)
-        cores = options.cores or 1
-        self._query = Query(
-            direct(plan) if self._live else plan, optimised=options.optimised, cores=cores,
-            late_to=options.late_to,
-        )  # fmt: skip
+        self._query = _start_query(direct(plan) if self._live else plan, options)
         self.schemas = {output.name: self._query.schema(output.name) for output in plan.outputs}
         self._seconds, self._began = 0.0, 0.0
         self._lag: float | None = None

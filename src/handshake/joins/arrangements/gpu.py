@@ -17,10 +17,11 @@ class OnGpu(ThreeStep):
 
     def _make_core(self) -> JoinCore:
         # Imported here, so that joins on processors do not load what only a GPU needs.
-        from handshake.joins.device import DeviceCore
+        from handshake.joins.device import DeviceCore, ReducingCore
         from handshake.kernels.gpu import driver
 
-        self._device_core = DeviceCore(self.spec, self.driver.tracked, device=driver.open_device)
+        core = DeviceCore if self.spec.reduction is None else ReducingCore
+        self._device_core = core(self.spec, self.driver.tracked, device=driver.open_device)
         return self._device_core
 
     def close(self) -> None:

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from handshake.joins.device.core import DeviceCore
+from handshake.joins.device.reduce import ReducingCore
 
-__all__ = ["DeviceCore"]
+__all__ = ["DeviceCore", "ReducingCore"]

@@ -25,8 +25,9 @@ from handshake.joins.segment import Segment
 from handshake.kernels.columns import integers
 from handshake.kernels.compile import BLOCK, Program
 from handshake.kernels.gpu.driver import Device, Launchable
+from handshake.kernels.gpu.frame import Scan
 from handshake.kernels.gpu.look_up import look_up_module
-from handshake.kernels.gpu.scan import PROBES, Scan, scan_module
+from handshake.kernels.gpu.scan import PROBES, scan_module
 from handshake.kernels.gpu.target import THREADS
 from handshake.plan.expr import Literal
 
@@ -283,6 +284,16 @@ class DeviceCore(JoinCore):
 
     def _launch(self, outer: int, row: int, start: int, probes: int, first: int, stop: int) -> None:
         """Start a scan of the rows from `first` to `stop`."""
+        output = self._output
+        output.clear()
+        self._scan_rows(
+            outer, row, start, probes, first, stop, output.address + 16, output.address, output.room
+        )
+
+    def _scan_rows(
+        self, outer: int, row: int, start: int, probes: int, first: int, stop: int, *output: int
+    ) -> None:
+        """Start a scan; `output` has the addresses of pairs and counters, the pairs that fit, and more."""
         own, other = self.windows[outer], self.windows[1 - outer]
         # Words of probes are read two at a time.
         coded = self._most > 0 and start % 2 == 0
@@ -293,14 +304,12 @@ class DeviceCore(JoinCore):
         tile = THREADS * scan.tuples
         base = (first - other.base) & ~1
         codes = [store.address for store in other.codes] if coded else [0, 0]
-        self._output.clear()
         kernel(
             (-(-(stop - other.base - base) // tile), -(-probes // PROBES)),
             (
                 *own.addresses(nullable), *other.addresses(nullable),
                 row - own.base, probes, base, first - other.base, stop - other.base,
-                self._output.address + 16, self._output.address, self._output.room,
-                self._words.address + 8 * start, *codes, self._most, 1,
+                *output[:3], self._words.address + 8 * start, *codes, self._most, 1, *output[3:],
             ),
         )  # fmt: skip
         together = self.windows[0].device.target.lanes * scan.tuples * scan.at_once
@@ -325,7 +334,8 @@ class DeviceCore(JoinCore):
             columns = (spec.sides[0].columns, spec.sides[1].columns)
             guard = None if isinstance(spec.interior, Literal) else spec.interior
             program = Program(spec.boundary, columns, headroom, nullable, guard)
-            scan, device = Scan(program, inner, all_small, bool(coded)), self.device()
+            scan = Scan(program, inner, all_small, bool(coded), spec.reduction)
+            device = self.device()
             if coded is None:
                 kernel = device.load(look_up_module(scan, device.target), "look_up")
             else:

@@ -170,7 +170,6 @@ class LookUps:
         self._put_facts(piece, runs)
         waiting = self._parts(side, piece.rows, range(len(runs)))[::-1]
         output, other = self._outputs
-        rows = self._chosen[1 - side].rows
         part: Part | None = None
         while waiting or part is not None:
             if part is None:
@@ -182,9 +181,10 @@ class LookUps:
                 part = None
                 continue
             self._per_probe[side] = count / part.probes
-            self.candidates += candidates
-            if len(part.runs) == len(runs) and candidates * _SELECTIVE > part.probes * rows:
-                self._unindexed = _WITHOUT
+            if len(part.runs) == len(runs):
+                self.note(piece, part, candidates)
+            else:
+                self.candidates += candidates
             output, other = other, output
             part = self._begin(output, piece, row, waiting.pop()) if waiting else None
             if count:
@@ -227,25 +227,44 @@ class LookUps:
 
     def _begin(self, output: ListOutput, piece: BasicWindow, row: int, part: Part) -> Part:
         """Start the search of a part."""
+        output.begin(part.start, part.probes, self._warps(part))
+        segments, slots = output.places
+        self._launch(piece, row, part, output.counters, slots, output.room, segments, output.segments)
+        return part
+
+    def reduce(self, piece: BasicWindow, row: int, part: Part, runs: list[Run], *output: int) -> None:
+        """Start the reduction of a part's pairs; `output` has the address of counters, and more."""
+        self._put_facts(piece, runs)
+        self._launch(piece, row, part, output[0], 0, 0, 0, 0, *output[1:])
+
+    def note(self, piece: BasicWindow, part: Part, candidates: int) -> None:
+        """Record how many rows a search by all indexes has tested; do without them if they are many."""
+        self.candidates += candidates
+        if candidates * _SELECTIVE > part.probes * self._chosen[1 - piece.spec.side].rows:
+            self._unindexed = _WITHOUT
+
+    def _warps(self, part: Part) -> int:
+        """Return how many warps share the runs of a probe.
+
+        Few probes leave most of the device idle, unless there are several.
+        """
+        return min(max(_WARPS // part.probes, 1), -(-len(part.runs) // _LEAST_RUNS))
+
+    def _launch(self, piece: BasicWindow, row: int, part: Part, *output: int) -> None:
         outer = piece.spec.side
         own, other = self._windows[outer], self._windows[1 - outer]
         nullable = bool(own.validity or other.validity)
         words = RUN_WORDS + 2 * len(self._spec.sides[1 - outer].columns)
-        # Few probes leave most of the device idle, unless several warps share the runs of a probe.
-        warps = min(max(_WARPS // part.probes, 1), -(-len(part.runs) // _LEAST_RUNS))
+        warps = self._warps(part)
         share = -(-len(part.runs) // warps)
-        output.begin(part.start, part.probes, warps)
-        segments, slots = output.places
         self._kernel(own.headroom and other.headroom, nullable, 1 - outer)(
             (-(-part.probes // (THREADS // self._device.target.lanes)), warps),
             (
                 *own.addresses(nullable), row + part.start - own.base, part.probes,
                 self._tables[1 - outer].store.address + 8 * words * part.runs.start, len(part.runs), share,
-                self._reach.address + 4 * part.start, piece.rows,
-                output.counters, slots, output.room, segments, output.segments,
+                self._reach.address + 4 * part.start, piece.rows, *output,
             ),
         )  # fmt: skip
-        return part
 
     def release(self) -> None:
         """Give the memory back."""

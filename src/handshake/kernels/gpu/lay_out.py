@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from llvmlite import ir
 
-from handshake.kernels.gpu.scan import device_type, size_of
+from handshake.kernels.gpu.frame import device_type, size_of
 from handshake.kernels.gpu.target import THREADS, Kernel, Target, call
 from handshake.kernels.lower import I32, I64
 from handshake.plan.expr import Column

@@ -4,14 +4,17 @@ A run is a basic window with its rows in the order of cells of a grid, and the p
 warp takes one probe and looks at 32 runs at a time, one per lane. By a column of cells that the first band
 reaches, the cells of the second band are one range of rows. The lanes then share the rows of all 32 ranges
 evenly and test them exactly. Rows that match wait in memory that the warp shares. They go to the output
-many at a time, as a segment: the probe, and the place of its rows.
+many at a time, as a segment: the probe, and the place of its rows. A reduction adds up pairs instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from llvmlite import ir
 
-from handshake.kernels.gpu.scan import Frame, Scan, note_looked
+from handshake.kernels.gpu.frame import Frame, Scan, note_looked
+from handshake.kernels.gpu.reduce import Accumulator, arguments_of
 from handshake.kernels.gpu.target import THREADS, Target, call
 from handshake.kernels.lower import I32, I64, truth
 
@@ -36,9 +39,10 @@ segments fit.
 def look_up_module(scan: Scan, target: Target) -> ir.Module:
     """Return the module of a search: a kernel `look_up`."""
     module = ir.Module("look_up")
-    frame = Frame(scan, target, module, (1 - scan.inner,), _ARGUMENTS)
+    frame = Frame(scan, target, module, (1 - scan.inner,), (*_ARGUMENTS, *arguments_of(scan)))
     kernel, b, s, lanes = frame.kernel, frame.builder, frame.scalars, target.lanes
-    stage = target.stage(kernel, STAGED)
+    accumulator = Accumulator(frame, scan.reduction) if scan.reduction else None
+    stage = target.stage(kernel, STAGED) if accumulator is None else None
     thread = b.add(b.mul(kernel.block_x, I32(THREADS)), kernel.thread)
     probe, lane = b.udiv(thread, I32(lanes)), b.and_(thread, I32(lanes - 1))
     probes, runs, share = (b.trunc(s[name], I32) for name in ("probes", "runs", "share"))
@@ -78,20 +82,17 @@ def look_up_module(scan: Scan, target: Target) -> ir.Module:
                 place = b.select(counts, b.add(number, target.shuffle(b, ahead, owner)), I32(0))
                 its = b.select(counts, b.add(group, owner), group)
                 at = b.zext(place, I64)
-                holds = b.and_(counts, _matches(frame, probe, its, at))
-                row = frame.load(I32, _word(frame, its, _ROWS), at, 4)
-                slot = b.add(b.trunc(_word(frame, its, _SLOT), I32), row)
-                found = target.ballot(b, holds)
-                with b.if_then(b.icmp_unsigned("!=", found, I32(0))):
-                    before = b.and_(found, b.sub(b.shl(I32(1), lane), I32(1)))
-                    free = b.add(b.load(held), call(b, "llvm.ctpop.i32", I32, before))
-                    with b.if_then(holds):
-                        b.store(slot, b.gep(stage, [free]))
-                    b.store(b.add(b.load(held), call(b, "llvm.ctpop.i32", I32, found)), held)
-                    with b.if_then(b.icmp_signed(">", b.load(held), I32(STAGED - lanes)), likely=False):
-                        _flush(frame, lane, probe, stage, held)
-    with b.if_then(b.icmp_signed(">", b.load(held), I32(0))):
-        _flush(frame, lane, probe, stage, held)
+                places = {scan.inner: at, 1 - scan.inner: b.add(s["start"], b.zext(probe, I64))}
+                holds = b.and_(counts, _matches(frame, its, places))
+                if accumulator is None:
+                    _append(frame, lane, probe, stage, held, holds, its, at)
+                else:
+                    accumulator.add_pair(holds, places)
+    if accumulator is None:
+        with b.if_then(b.icmp_signed(">", b.load(held), I32(0))):
+            _flush(frame, lane, probe, stage, held)
+    else:
+        accumulator.flush()
     note_looked(frame, lane, b.load(looked))
     b.branch(kernel.end)
     return module
@@ -105,15 +106,13 @@ def _word(frame: Frame, run: ir.Value, number: int) -> ir.Value:
     return frame.load(I64, frame.scalars["table"], at, 8)
 
 
-def _matches(frame: Frame, probe: ir.Value, run: ir.Value, at: ir.Value) -> ir.Value:
+def _matches(frame: Frame, run: ir.Value, places: Mapping[int, ir.Value]) -> ir.Value:
     """Return whether the exact predicate is true of a probe and of the row at a place of a run."""
-    b, scan = frame.builder, frame.scan
+    scan = frame.scan
     for k, column in enumerate(scan.program.columns[scan.inner]):
         first = RUN_WORDS + 2 * k
         frame.addresses[column] = (_word(frame, run, first), _word(frame, run, first + 1))
-    places = {scan.inner: at, 1 - scan.inner: b.add(frame.scalars["start"], b.zext(probe, I64))}
-    env = frame.env(lambda c: frame.lower(c, *frame.value(c, places[c.side])))
-    return truth(scan.program.expr, env).yes
+    return truth(scan.program.expr, frame.pair(places)).yes
 
 
 def _steps(frame: Frame) -> list[int]:
@@ -146,6 +145,25 @@ def _owner(frame: Frame, end: ir.Value, number: ir.Value) -> ir.Value:
         last = frame.target.shuffle(b, end, b.add(owner, I32(step - 1)))
         owner = b.select(b.icmp_signed("<=", last, number), b.add(owner, I32(step)), owner)
     return owner
+
+
+def _append(
+    frame: Frame, lane: ir.Value, probe: ir.Value, stage: ir.Value, held: ir.Value, holds: ir.Value,
+    run: ir.Value, at: ir.Value,
+) -> None:  # fmt: skip
+    """Let the rows of the lanes that match wait for their place in the output."""
+    b, target = frame.builder, frame.target
+    row = frame.load(I32, _word(frame, run, _ROWS), at, 4)
+    slot = b.add(b.trunc(_word(frame, run, _SLOT), I32), row)
+    found = target.ballot(b, holds)
+    with b.if_then(b.icmp_unsigned("!=", found, I32(0))):
+        before = b.and_(found, b.sub(b.shl(I32(1), lane), I32(1)))
+        free = b.add(b.load(held), call(b, "llvm.ctpop.i32", I32, before))
+        with b.if_then(holds):
+            b.store(slot, b.gep(stage, [free]))
+        b.store(b.add(b.load(held), call(b, "llvm.ctpop.i32", I32, found)), held)
+        with b.if_then(b.icmp_signed(">", b.load(held), I32(STAGED - target.lanes)), likely=False):
+            _flush(frame, lane, probe, stage, held)
 
 
 def _flush(frame: Frame, lane: ir.Value, probe: ir.Value, stage: ir.Value, held: ir.Value) -> None:

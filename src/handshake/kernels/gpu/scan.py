@@ -3,27 +3,22 @@
 A thread keeps some tuples of the window in registers, and all probes pass by. A loose filter is accumulated
 over several pairs; where it lets one through, the warp tests those pairs exactly, one for each lane, and
 appends what matches to the output with one atomic addition. The number of matches is counted even if the
-output is full, so the host can make room and repeat.
+output is full, so the host can make room and repeat. A reduction adds up matches instead (`reduce.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable
 
 from llvmlite import ir
 
-from handshake.kernels.compile import Program, _memory_type, _truth_of, _widen
 from handshake.kernels.gpu.filters import rejects
+from handshake.kernels.gpu.frame import Frame, Scan, columns_of, note_looked
+from handshake.kernels.gpu.reduce import Accumulator, arguments_of
 from handshake.kernels.gpu.target import THREADS, Target, call
-from handshake.kernels.loosen import loosen
-from handshake.kernels.lower import I1, I8, I16, I32, I64, Env, Lowered, Number, truth
-from handshake.plan.expr import Column, Expr, walk
-from handshake.schema import Bool
+from handshake.kernels.lower import I1, I16, I32, I64, Lowered, truth
+from handshake.plan.expr import Column
 
-CODED_TUPLES, CODED_PROBES = 32, 8
-"""For codes: tuples that a thread keeps, and probes between two looks at the filter."""
 PROBES = 1024
 """Probes that a block lets pass."""
 SCALARS = ("start", "probes", "base", "first", "end", "out", "count", "room",
@@ -37,113 +32,11 @@ for codes, the addresses of the probes' words and of both columns, and the large
 _PAIR, _QUAD = ir.VectorType(I16, 2), ir.VectorType(I32, 4)
 
 
-@dataclass(frozen=True)
-class Scan:
-    """The description that a scan is compiled from."""
-
-    program: Program
-    """The exact predicate, with the window rule; its guard is the condition that is filtered by."""
-    inner: int
-    all_small: bool = False
-    """Whether all whole numbers are `small` (see `filters`)."""
-    coded: bool = False
-    """Whether the filter compares 16-bit codes of two bands."""
-
-    @cached_property
-    def filter(self) -> Expr:
-        """The condition that pairs are filtered by."""
-        condition = self.program.guard or self.program.expr
-        return loosen(condition, self.inner) or condition
-
-    @cached_property
-    def tuples(self) -> int:
-        """Tuples of the window that a thread keeps."""
-        if self.coded:
-            return CODED_TUPLES
-        kinds = [device_type(c) for c in _columns_of(self.filter, self.inner)]
-        size = sum(8 * size_of(kind) for kind in kinds)
-        if self.program.nullable:
-            size += 32 * len(kinds)
-        return 32 if size <= 64 else 16 if size <= 96 else 8 if size <= 256 else 4
-
-    @property
-    def blocks(self) -> int:
-        """Blocks that a multiprocessor has registers for: 3 pays only with codes (bench/gpu, 7 %)."""
-        return 3 if self.coded else 2
-
-    @property
-    def at_once(self) -> int:
-        """Probes between two looks at the filter."""
-        return CODED_PROBES if self.coded else max(4, 32 // self.tuples)
-
-
-def _columns_of(expr: Expr, side: int) -> list[Column]:
-    return list(dict.fromkeys(n for n in walk(expr) if isinstance(n, Column) and n.side == side))
-
-
-def device_type(column: Column) -> ir.Type:
-    """Return the type of a column's values in device memory."""
-    return I8 if isinstance(column.type, Bool) else _memory_type(column)
-
-
-def size_of(kind: ir.Type) -> int:
-    """Return the bytes of a value in memory."""
-    return int(kind.width) // 8 if isinstance(kind, ir.IntType) else 8 if kind == ir.DoubleType() else 4
-
-
-class Frame:
-    """The parts of a scan's kernel that need its arguments."""
-
-    def __init__(
-        self, scan: Scan, target: Target, module: ir.Module, sides: Sequence[int], scalars: Sequence[str]
-    ) -> None:
-        """Begin a kernel with the name of its module.
-
-        Args:
-            scan: The predicate.
-            target: The machine.
-            module: Gets the kernel.
-            sides: The sides whose columns are arguments: two addresses for each.
-            scalars: The names of the arguments behind them.
-        """
-        columns = [column for side in sides for column in scan.program.columns[side]]
-        kernel = target.kernel(module, module.name, [I64] * (2 * len(columns) + len(scalars)))
-        self.scan, self.target, self.kernel, self.builder = scan, target, kernel, kernel.builder
-        places = zip(kernel.args[::2], kernel.args[1::2], strict=False)
-        self.addresses: dict[Column, tuple[ir.Value, ir.Value]] = dict(zip(columns, places, strict=False))
-        self.scalars = dict(zip(scalars, kernel.args[2 * len(columns) :], strict=True))
-        self._once = self.builder.module.add_metadata([])
-
-    def load(self, kind: ir.Type, address: ir.Value, index: ir.Value, align: int) -> ir.Value:
-        """Load an element that never changes while the kernel runs."""
-        b = self.builder
-        loaded = b.load(b.gep(self.target.pointer(b, address, kind), [index]), align=align)
-        loaded.set_metadata("invariant.load", self._once)
-        return loaded
-
-    def value(self, column: Column, index: ir.Value) -> tuple[ir.Value, ir.Value | None]:
-        """Load a value of a column as it is in memory, and its validity."""
-        data, validity = self.addresses[column]
-        kind = device_type(column)
-        valid = self.load(I8, validity, index, 1) if self.scan.program.nullable else None
-        return self.load(kind, data, index, min(size_of(kind), 16)), valid
-
-    def lower(self, column: Column, raw: ir.Value, valid: ir.Value | None) -> Lowered:
-        """Return a loaded value as the lowering of predicates wants it."""
-        known = None if valid is None else self.builder.trunc(valid, I1)
-        if isinstance(column.type, Bool):
-            return _truth_of(self.builder, self.builder.trunc(raw, I1), known)
-        return Number(_widen(self.builder, column, raw, self.scan.program.headroom), known)
-
-    def env(self, find: Callable[[Column], Lowered]) -> Env:
-        return Env(self.builder, find, self.scan.program.headroom, self.scan.inner)
-
-
 def scan_module(scan: Scan, target: Target) -> ir.Module:
     """Return the module of a scan: a kernel `scan`."""
     assert scan.tuples * scan.at_once % target.lanes == 0, "a warp looks at whole turns"
     module = ir.Module("scan")
-    frame = Frame(scan, target, module, (1 - scan.inner, scan.inner), SCALARS)
+    frame = Frame(scan, target, module, (1 - scan.inner, scan.inner), (*SCALARS, *arguments_of(scan)))
     kernel, b, s = frame.kernel, frame.builder, frame.scalars
     tile = THREADS * scan.tuples
     base = b.add(s["base"], b.mul(b.zext(kernel.block_x, I64), I64(tile)))
@@ -151,25 +44,20 @@ def scan_module(scan: Scan, target: Target) -> ir.Module:
     stop = b.add(chunk, I32(PROBES))
     stop = b.select(b.icmp_signed("<", probes, stop), probes, stop)
     filter_probe = (_codes if scan.coded else _signs)(frame, base)
+    accumulator = Accumulator(frame, scan.reduction) if scan.reduction else None
     looked = frame.kernel.variable(I32)
     b.store(I32(0), looked)
     with frame.kernel.loop(chunk, stop, scan.at_once) as probe:
         lanes = target.ballot(b, filter_probe(probe))
         with b.if_then(b.icmp_unsigned("!=", lanes, I32(0)), likely=False):
             b.store(b.add(b.load(looked), I32(1)), looked)
-            _look_again(frame, base, probe, lanes)
+            _look_again(frame, base, probe, lanes, accumulator)
+    if accumulator is not None:
+        accumulator.flush()
     lane = b.and_(kernel.thread, I32(target.lanes - 1))
     note_looked(frame, lane, b.load(looked))
     b.branch(kernel.end)
     return module
-
-
-def note_looked(frame: Frame, lane: ir.Value, looked: ir.Value) -> None:
-    """Add a number to the second counter of the output, once for a warp."""
-    b = frame.builder
-    with b.if_then(b.and_(b.icmp_signed("==", lane, I32(0)), b.icmp_signed("!=", looked, I32(0)))):
-        counters = frame.target.pointer(b, frame.scalars["count"], I64)
-        b.atomic_rmw("add", b.gep(counters, [I64(1)]), b.zext(looked, I64), "monotonic")
 
 
 Filtered = Callable[[ir.Value], ir.Value]
@@ -193,7 +81,7 @@ def _signs(frame: Frame, base: ir.Value) -> Filtered:
     scan, b, thread = frame.scan, frame.builder, frame.kernel.thread
     condition, inner = scan.filter, scan.inner
     held = [
-        {c: frame.value(c, _slot(frame, base, thread, k)) for c in _columns_of(condition, inner)}
+        {c: frame.value(c, _slot(frame, base, thread, k)) for c in columns_of(condition, inner)}
         for k in range(scan.tuples)
     ]
 
@@ -201,7 +89,7 @@ def _signs(frame: Frame, base: ir.Value) -> Filtered:
         word: ir.Value = ir.Constant(I32, -1)
         for u in range(scan.at_once):
             place = b.add(frame.scalars["start"], b.zext(b.add(probe, I32(u)), I64))
-            outer = {c: frame.value(c, place) for c in _columns_of(condition, 1 - inner)}
+            outer = {c: frame.value(c, place) for c in columns_of(condition, 1 - inner)}
             for mine in held:
                 env = frame.env(_finder(frame, {**outer, **mine}))
                 word = b.and_(word, rejects(condition, env, frame.target, scan.all_small))
@@ -253,8 +141,10 @@ def _codes(frame: Frame, base: ir.Value) -> Filtered:
     return filter_probe
 
 
-def _look_again(frame: Frame, base: ir.Value, probe: ir.Value, lanes: ir.Value) -> None:
-    """Test all pairs of the lanes exactly, and append what matches."""
+def _look_again(
+    frame: Frame, base: ir.Value, probe: ir.Value, lanes: ir.Value, accumulator: Accumulator | None
+) -> None:
+    """Test all pairs of the lanes exactly, and append or accumulate what matches."""
     b, target, scan = frame.builder, frame.target, frame.scan
     thread = frame.kernel.thread
     lane = b.and_(thread, I32(target.lanes - 1))
@@ -273,20 +163,23 @@ def _look_again(frame: Frame, base: ir.Value, probe: ir.Value, lanes: ir.Value) 
         number = b.add(turn, lane)
         k, u = b.urem(number, I32(scan.tuples)), b.udiv(number, I32(scan.tuples))
         slot, mine = _slot(frame, base, b.add(warp, its), k), b.add(probe, u)
-        _append(frame, lane, mine, slot, _matches(frame, mine, slot))
+        places = {scan.inner: slot, 1 - scan.inner: b.add(frame.scalars["start"], b.zext(mine, I64))}
+        matches = _matches(frame, mine, slot, places)
+        if accumulator is None:
+            _append(frame, lane, mine, slot, matches)
+        else:
+            accumulator.add_pair(matches, places)
     b.branch(head)
     b.position_at_end(after)
 
 
-def _matches(frame: Frame, probe: ir.Value, slot: ir.Value) -> ir.Value:
+def _matches(frame: Frame, probe: ir.Value, slot: ir.Value, places: dict[int, ir.Value]) -> ir.Value:
     """Return whether a pair counts and the exact predicate is true of it."""
-    b, s, inner = frame.builder, frame.scalars, frame.scan.inner
-    places = {inner: slot, 1 - inner: b.add(s["start"], b.zext(probe, I64))}
+    b, s = frame.builder, frame.scalars
     counts = b.icmp_signed("<", b.zext(probe, I64), s["probes"])
     counts = b.and_(counts, b.icmp_signed(">=", slot, s["first"]))
     counts = b.and_(counts, b.icmp_signed("<", slot, s["end"]))
-    env = frame.env(lambda c: frame.lower(c, *frame.value(c, places[c.side])))
-    return b.and_(counts, truth(frame.scan.program.expr, env).yes)
+    return b.and_(counts, truth(frame.scan.program.expr, frame.pair(places)).yes)
 
 
 def _append(frame: Frame, lane: ir.Value, probe: ir.Value, slot: ir.Value, holds: ir.Value) -> None:
