@@ -79,13 +79,17 @@ Example:
         call("live", passes=passes, pairs=pairs, updates=updates, window=window)
 
 
+_GPU_LINES = ("scan", "general", "latency", "index", "arrow", "aggregate")
+
+
 def _add_gpu(bench: typer.Typer, call: Callable[..., None]) -> None:
     @bench.command(
-        help="""Measure joins with full windows on a GPU: sustained rates by scan, and latency.
+        help="""Measure joins with full windows on a GPU: sustained rates by scan and index, and latency.
 
 \b
-Example:
+Examples:
   handshake bench gpu --window 60 --rate 100000
+  handshake bench gpu --only aggregate
 """,
     )
     def gpu(
@@ -94,9 +98,14 @@ Example:
         general: Annotated[float, typer.Option(min=1, help="The same for any comparisons.")] = 42_000.0,
         latency: Annotated[float, typer.Option(min=1, help="The same for batches of 1 ms.")] = 100_000.0,
         index: Annotated[float, typer.Option(min=1, help="The same for the index.")] = 200_000.0,
+        aggregate: Annotated[float, typer.Option(min=1, help="The same for counts by index.")] = 200_000.0,
         count: Annotated[int, typer.Option(min=1, help="Batches of each measurement.")] = 100,
+        only: Annotated[str, typer.Option(metavar="LINE", help=f"One of {', '.join(_GPU_LINES)}.")] = "",
     ) -> None:
-        call("gpu", window=window, rate=rate, general=general, latency=latency, index=index, count=count)
+        if only and only not in _GPU_LINES:
+            raise typer.BadParameter(f"no line '{only}' ({', '.join(_GPU_LINES)})")
+        rates = {"rate": rate, "general": general, "latency": latency, "index": index, "aggregate": aggregate}
+        call("gpu", window=window, **rates, count=count, only=only)
 
 
 def _add_basic(bench: typer.Typer, call: Callable[..., None], reporting: Reporting) -> None:

@@ -92,7 +92,7 @@ def test_large_windows_are_searched_by_index(stand_in: StandIn) -> None:
         for name, table in given.items():
             for start in range(0, 1500, 300):
                 found += query.push(name, table.slice(start, 300))["result"]
-    core = next(step.operator._core for step in query._steps if hasattr(step.operator, "_core"))
+    core = next(step.operator.core for step in query._steps if hasattr(step.operator, "core"))
     assert core._look_ups.candidates > 0
     assert core.comparisons < 1500 * 1500 / 4
     rows = [row for batch in [*found, *query.finish()["result"]] for row in batch.to_pylist()]
@@ -106,7 +106,7 @@ def test_searches_are_cut_where_states_or_sums_would_not_fit(
     text = f"SELECT count(*) AS n, sum(v * w) AS s FROM ({PAIRS}) [TUMBLE 10 ms]"
     given = tables(300)
     launches = []
-    for value in (getattr(reduce, limit), {"_MOST_PAIRS": 50, "_MOST_WORDS": 1100}[limit]):
+    for value in (getattr(reduce, limit), {"_MOST_PAIRS": 50, "_MOST_WORDS": 700}[limit]):
         before = stand_in.launches
         monkeypatch.setattr(reduce, limit, value)
         cpu, gpu = both(text, given)
@@ -184,7 +184,7 @@ def test_the_command_line_and_explain_take_a_gpu(
 @pytest.mark.parametrize("seed", range(6))
 def test_random_aggregates_become_ptx(stand_in: StandIn, seed: int) -> None:
     query = Query(random_query(seed), device="gpu")
-    spec = next(step.operator._core.spec for step in query._steps if hasattr(step.operator, "_core"))
+    spec = next(step.operator.core.spec for step in query._steps if hasattr(step.operator, "core"))
     query.close()
     columns, target = (spec.sides[0].columns, spec.sides[1].columns), PtxTarget((7, 0))
     for nullable in (False, True):

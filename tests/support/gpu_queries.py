@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from functools import partial
@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import query_oracle
+from handshake.errors import HandshakeError
 from handshake.joins.plan import prepare
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.operators import join_engines
@@ -129,16 +130,27 @@ def check_query(text: str, items: list[Item], seed: int, tuning: Tuning = TUNING
     items, optimised = _in_units(plan, items), rng.random() < 0.7
     with tuned(tuning):
         query, counts = Query(plan, device="gpu", optimised=optimised), query_oracle.Counts()
-    arrivals = seen(query, items)
+    arrivals, together = seen(query, items), rng.random() < 0.5
     wanted = query_oracle.run(optimise(plan) if optimised else plan, arrivals, counts)
-    together = rng.random() < 0.5
-    found = results_together(query, _slices(rng, items)) if together else results(query, _cuts(rng, items))
+    push, batches = (results_together, _slices(rng, items)) if together else (results, _cuts(rng, items))
+    found, error = _outcome(push, query, batches)
+    if error:
+        assert _outcome(push, Query(plan, optimised=optimised), batches)[1] == error
+        return 0
     ordered = "GROUP BY" not in text
     assert plain(found, ordered) == plain(wanted, ordered)
     metrics = query.metrics()
     if optimised or ordered:  # a selection within groups comes before their windows
         assert (metrics.late, metrics.no_time) == (counts.late, counts.no_time)
     return sum(map(len, wanted.values()))
+
+
+def _outcome(push: Callable[..., Any], query: Query, batches: list[Any]) -> tuple[Any, str]:
+    """Return the results of a query, or its error."""
+    try:
+        return push(query, batches), ""
+    except HandshakeError as error:
+        return None, str(error)
 
 
 def _in_units(plan: Plan, items: list[Item]) -> list[Item]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from math import gcd
 from typing import TYPE_CHECKING, Any, cast
 
@@ -40,7 +39,7 @@ class ReducingJoin(JoinOperator):
     """An inner join whose results are states: a time, a clock, the keys of a group and words for each."""
 
     def __init__(self, node: ReducedJoin) -> None:
-        self._reduced, self._words = node, [word for words in node.words() for word in words]
+        self._reduced, self._words = node, node.all_words()
         types = [arrow_of(node.shape.before.schema.get(key.name).type) for key in node.keys]
         self._values = [Evaluator(key.value) for key in node.keys]
         self._own = [[k for k, key in enumerate(node.keys) if key.side == side] for side in (0, 1)]
@@ -52,7 +51,7 @@ class ReducingJoin(JoinOperator):
 
     def _start_engine(self) -> JoinEngine:
         engine = JoinEngine(self._node, self._schemas, self._timed, 1, reduce=self._reduce)
-        self._core = cast("ReducingCore", engine.core)
+        self.core = cast("ReducingCore", engine.core)
         return engine
 
     def _reduce(self, spec: JoinSpec) -> JoinSpec:
@@ -68,11 +67,11 @@ class ReducingJoin(JoinOperator):
         assert chunk.times is not None
         assert chunk.clocks is not None
         stamps, ahead = self._panes.stamps(chunk.times, chunk.clocks)
-        self._core.ahead = max(self._core.ahead, ahead)
+        self.core.ahead = max(self.core.ahead, ahead)
         hidden = {PANE: pa.array(stamps)}
         if self._own[k]:
             hidden[GROUP] = pa.array(self._groups[k].numbers([self._key(n, chunk) for n in self._own[k]]))
-            self._core.groups[k] = max(len(self._groups[k]), 1)
+            self.core.groups[k] = max(len(self._groups[k]), 1)
         return add_columns(super()._batch(k, chunk), hidden)
 
     def _key(self, n: int, chunk: Chunk) -> pa.Array:
@@ -84,7 +83,7 @@ class ReducingJoin(JoinOperator):
 
     def _results(self, batches: list[pa.RecordBatch], timed: bool) -> FoundPairs:
         """Return the states that the searches of this step have found."""
-        found, self._core.found = self._core.found, []
+        found, self.core.found = self.core.found, []
         none = np.empty(0, np.int64)
         found.append(States(none, none, (none, none), np.empty((0, len(self._words)), np.uint64)))
         panes, clocks, words = (
@@ -116,10 +115,8 @@ class _StatePanes(Panes):
 
     def __init__(self, node: Windowing, join: ReducedJoin) -> None:
         super().__init__(node, join.shape)
-        counts = [len(words) for words in join.words()]
-        self._places = [
-            range(stop - count, stop) for count, stop in zip(counts, accumulate(counts), strict=True)
-        ]
+        known = join.all_words()
+        self._places = [[known.index(word) for word in words] for words in join.words()]
 
     def add(self, chunk: Chunk, first: Array, last: Array) -> None:
         """Add states, each with its windows."""
@@ -127,7 +124,7 @@ class _StatePanes(Panes):
             return
         parts = [
             _state(state, [_words(chunk, k) for k in places])
-            for state, places in zip(self._body.states, self._places[1:], strict=True)
+            for state, places in zip(self._body.states, self._places, strict=True)
         ]
         groups = np.zeros(chunk.rows, np.int32)
         if self._shape.keys is not None:

@@ -93,9 +93,13 @@ class ReducedJoin(Node):
         return self.join.inputs
 
     def words(self) -> list[list[Word]]:
-        """Return the words of pairs themselves, then those of each aggregate."""
-        made = [a for a in self.shape.aggregates if a.function not in BOUNDS]
-        return [[Word(_TRUE)], *(self._words(state_of(aggregate)) for aggregate in made)]
+        """Return the words of each aggregate."""
+        made = [aggregate for aggregate in self.shape.aggregates if aggregate.function not in BOUNDS]
+        return [self._words(state_of(aggregate)) for aggregate in made]
+
+    def all_words(self) -> list[Word]:
+        """Return the number of all pairs, then the words of aggregates, each once."""
+        return list(dict.fromkeys([Word(_TRUE), *(word for words in self.words() for word in words)]))
 
     def _words(self, state: State) -> list[Word]:
         aggregate, known = state.aggregate, dict(self.arguments)

@@ -83,7 +83,7 @@ class ReducingCore(DeviceCore):
         self.ahead, self.groups = 0, [1, 1]
         """How many panes a clock is ahead at most, and the groups of each side; the caller raises them."""
         self._newest: list[int | None] = [None, None]
-        """The newest pane of each side."""
+        """The newest pane of each window."""
         self.found: list[States] = []
         """The states of all searches, for the caller to take."""
 
@@ -94,13 +94,19 @@ class ReducingCore(DeviceCore):
         self.batches += 1
         if piece.rows and not self.spec.analysis.never:
             self.device()
-            row, side = self._place(piece), piece.spec.side
-            last, newest = self._panes_of(piece)[1], self._newest[side]
-            self._newest[side] = last if newest is None else max(last, newest)
-            near = self.near(piece, self.segments[1 - side].ready(piece.rows))
+            row = self._place(piece)
+            near = self.near(piece, self.segments[1 - piece.spec.side].ready(piece.rows))
             if near:
                 self._reduce(piece, row, near)
         yield from ()
+
+    def insert(self, piece: BasicWindow) -> None:
+        """Put tuples into their side's window."""
+        super().insert(piece)
+        if piece.rows:
+            side, last = piece.spec.side, self._panes_of(piece)[1]
+            newest = self._newest[side]
+            self._newest[side] = last if newest is None else max(last, newest)
 
     def _panes_of(self, piece: BasicWindow) -> tuple[int, int]:
         """Return the first and the last pane of tuples."""
