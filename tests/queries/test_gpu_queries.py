@@ -106,7 +106,7 @@ def test_searches_are_cut_where_states_or_sums_would_not_fit(
     text = f"SELECT count(*) AS n, sum(v * w) AS s FROM ({PAIRS}) [TUMBLE 10 ms]"
     given = tables(300)
     launches = []
-    for value in (getattr(reduce, limit), {"_MOST_PAIRS": 50, "_MOST_WORDS": 700}[limit]):
+    for value in (getattr(reduce, limit), {"_MOST_PAIRS": 50, "_MOST_WORDS": 900}[limit]):
         before = stand_in.launches
         monkeypatch.setattr(reduce, limit, value)
         cpu, gpu = both(text, given)
