@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import handshake as hs
 from handshake import AsOfJoin, InputError, NearestJoin, UnsupportedError, why
 from handshake.errors import HandshakeError
+from handshake.joins.tuning import Tuning
 from handshake.plan import bind, parse
 from handshake.plan.bind import bind_value
 from handshake.testing.oracle import TIME, asof, join, nearest, rows
@@ -178,6 +179,24 @@ def test_a_running_as_of_join_says_what_is_better_and_what_is_missing() -> None:
         running.push_left([{"t": 2, "k": 1, "x": 0.0}])
         late = running.why({"t": 2, "k": 1, "x": 0.0}, quotes[0])
         assert "it was late, as 1 of this side" in str(late)
+
+
+def test_a_right_row_that_is_replaced_may_have_been_taken() -> None:
+    options = {"by": "k", "time": "t", "tolerance": "1 minute", "tuning": Tuning(reduced_from=1)}
+    with AsOfJoin(left=ROW, right=ROW, **options) as running:
+        trades, quotes = ([{"t": t, "k": 1, "x": 0.0} for t in times] for times in ((2, 7), (1, 4, 5, 6)))
+        results = [*running.push_right(quotes[:1]), *running.push_left(trades)]
+        results += [*running.push_right(quotes[1:]), *running.advance(right=7)]
+        assert [batch["t_right"].to_pylist() for batch in results] == [[1]]
+        taken = running.why(trades[0], quotes[0])
+        assert taken.joined is None, str(taken)
+        assert taken.conditions[-2].detail == (
+            "not held: it is 6 seconds behind the watermark: it has not come, or a later row of its keys has "
+            "replaced it"
+        )
+        other = running.why(trades[1], quotes[0])
+        assert (other.joined, other.notes) == (False, ("the left row takes so far: t = 6, k = 1, x = 0.0",))
+        assert len(running.finish()) == 1
 
 
 def test_nearest_joins_show_the_last_of_the_better_rows() -> None:

@@ -14,7 +14,14 @@ from handshake.joins.metrics import StreamMetrics
 from handshake.joins.spec import SIDES
 from handshake.joins.waiting import WaitingJoin, show_columns
 from handshake.joins.why.answer import OUTCOMES, Condition, Why, length
-from handshake.joins.why.best import BEST, UNKNOWN, LeftRow, explain_presence, note_taken
+from handshake.joins.why.best import (
+    BEST,
+    UNKNOWN,
+    LeftRow,
+    add_replacement,
+    explain_presence,
+    note_taken,
+)
 from handshake.joins.why.conditions import is_matchable, pair_of, predicate_of_pair, shown_row
 from handshake.joins.why.presence import Asked, equal_rows
 from handshake.joins.why.rows import row_time
@@ -65,30 +72,39 @@ def explain_waiting_asof(
         rows: A left row and a right row.
         counts: The rows of each side by what became of them.
     """
-    spec, members = join.spec, pair_of(join.spec, rows)
+    spec, members, mark = join.spec, pair_of(join.spec, rows), join.driver.mark()
     tables = [show_columns(spec, side, join.held_rows(side)) for side in (0, 1)]
     held = [explain_presence(table, row) is None for table, row in zip(tables, rows, strict=True)]
     asked = [
-        Asked(member, spec.unit, join.driver.mark(), True, is_matchable(spec, side, rows[side]), counts[side])
+        Asked(member, spec.unit, mark, True, is_matchable(spec, side, rows[side]), counts[side])
         for side, member in enumerate(members)
     ]
-    left = LeftRow(asked[0], held[0])
-    conditions = [*_predicate(best, rows), *_time_conditions(best, rows)]
-    conditions += [left.explain(), asked[1].explain(held[1])]
-    if best.replaces and not held[1] and asked[1].matchable and members[1].time is not None:
-        conditions[-1] = _add_replacement(conditions[-1])
-    choice, open_ = _Choice(best, rows, tables[1]), not left.final or left.held
+    left, right = LeftRow(members[0], spec.unit, mark, held[0]), asked[1].explain(held[1])
+    if best.replaces and not held[1] and asked[1].matchable and asked[1].behind:
+        right = add_replacement(right, left)
+    return explain_held_asof(best, rows, tables[1], left, (left.explain(asked[0]), right))
+
+
+def explain_held_asof(
+    join: AsOf, rows: Sequence[pa.RecordBatch], right: pa.Table, left: LeftRow, found: Sequence[Condition]
+) -> Why:
+    """Explain two rows, one per batch, by the right rows that an as-of join of streams holds.
+
+    Args:
+        join: The request.
+        rows: A left row and a right row.
+        right: The right rows that are held.
+        left: The left row in the join.
+        found: What has become of both rows.
+    """
+    conditions = [*_predicate(join, rows), *_time_conditions(join, rows), *found]
+    choice = _Choice(join, rows, right)
     if Why(tuple(conditions)).joined is not False:
         conditions.append(choice.explain(left))
     why = Why(tuple(conditions))
-    if why.joined or not open_:
+    if left.final and not left.held:
         return why
-    return replace(why, notes=(note_taken(choice.taken, best.kind, so_far=True),))
-
-
-def _add_replacement(found: Condition) -> Condition:
-    """Add that a right row may have been replaced, so that no left row to come can take it."""
-    return replace(found, detail=f"{found.detail}, or a later row of its keys has replaced it")
+    return replace(why, notes=(note_taken(choice.taken, join.kind, so_far=True),))
 
 
 def _predicate(join: AsOf, rows: Sequence[pa.RecordBatch]) -> Iterator[Condition]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from handshake.joins.why.answer import Condition, length
-from handshake.joins.why.conditions import shown_row
+from handshake.joins.why.conditions import Member, shown_row
 from handshake.joins.why.presence import Asked, equal_rows
 from handshake.kinds import JoinKind
 
@@ -21,9 +21,12 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class LeftRow:
-    """The left row of a running join, which takes its best matches once it is final."""
+    """The left row of a streaming join, which takes its best matches once it is final."""
 
-    asked: Asked
+    member: Member
+    unit: str
+    mark: int | None
+    """The watermark; None if there is none yet."""
     held: bool
     """Whether the join holds it."""
 
@@ -36,7 +39,7 @@ class LeftRow:
     @property
     def _left(self) -> int | None:
         """How far the watermark is from making it final; None if that is not known."""
-        member, mark = self.asked.member, self.asked.mark
+        member, mark = self.member, self.mark
         if member.window is None or member.rule is None or not member.window.timed:
             return None
         return None if member.time is None or mark is None else member.time + member.rule.reach + 1 - mark
@@ -44,20 +47,32 @@ class LeftRow:
     @property
     def until(self) -> str:
         """How long it waits, as text."""
-        window = self.asked.member.window
+        window = self.member.window
         if window is not None and not window.timed:
             return f"until {window} have come after it"
         if self._left is None:
             return "until a watermark has passed it"
-        return f"until the watermark is {length(self._left, self.asked.unit)} later"
+        if self.final:
+            return "until the next micro-batch"
+        return f"until the watermark is {length(self._left, self.unit)} later"
 
-    def explain(self) -> Condition:
-        """Return whether the row waits for its best matches, or why it does not."""
-        if self.held or not self.final or not self.asked.matchable:
-            return self.asked.explain(self.held, f", and waits {self.until}")
-        reasons = ", or ".join(("its result has come", *self.asked.explain_loss(), "it has not come"))
-        behind = f"it is {self.asked.behind} behind the watermark: " if self.asked.behind else ""
+    def explain(self, asked: Asked) -> Condition:
+        """Return whether the row waits for its best matches in a running join, or why it does not."""
+        if self.held or not self.final or not asked.matchable:
+            return asked.explain(self.held, f", and waits {self.until}")
+        reasons = ", or ".join(("its result has come", *asked.explain_loss(), "it has not come"))
+        behind = f"it is {asked.behind} behind the watermark: " if asked.behind else ""
         return Condition("left row in the join", "unknown", f"not held: {behind}{reasons}")
+
+
+REPLACED = "a later row of its keys has replaced it"
+"""How a right row can have gone from an as-of join that only times decide."""
+
+
+def add_replacement(found: Condition, left: LeftRow) -> Condition:
+    """Add that a right row may have been replaced, so that no left row that waits or comes can take it."""
+    outcome = found.outcome if left.held else "unknown"  # a left row that is final may have taken it
+    return Condition(found.what, outcome, f"{found.detail}, or {REPLACED}")
 
 
 def explain_presence(right: pa.Table, row: pa.RecordBatch) -> Condition | None:

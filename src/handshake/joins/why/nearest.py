@@ -54,12 +54,16 @@ def explain_nearest(join: Nearest, given: Given) -> Why:
 
 def _find_taken(join: Nearest, given: Given, right: pa.Table) -> list[pa.RecordBatch] | None:
     """Return the right rows that a left row takes, the best one first; None if that is not known."""
-    left, number = pa.Table.from_batches([given.rows[0]]), 0
-    if join.windows.counted:
-        if given.numbers is None:
-            return None
-        assert isinstance(given.wholes[0], pa.Table)
-        left, number = given.wholes[0], given.numbers[0]
+    if not join.windows.counted:
+        return _take_best(join, pa.Table.from_batches([given.rows[0]]), 0, right)
+    if given.numbers is None:
+        return None
+    assert isinstance(given.wholes[0], pa.Table)
+    return _take_best(join, given.wholes[0], given.numbers[0], right)
+
+
+def _take_best(join: Nearest, left: pa.Table, number: int, right: pa.Table) -> list[pa.RecordBatch]:
+    """Return the right rows that the left row of this number takes, the best one first."""
     left = number_rows(left, left.schema.names)
     found = replace(join, how="inner", rank=None, value=None, cores=1).find(left, right).table
     places = np.flatnonzero(np.asarray(found.column(left.num_columns - 1)) == number)
@@ -127,25 +131,45 @@ def explain_running_nearest(
     """
     spec, mark = join.spec, join.driver.mark()
     held = [find_held(join, side, row) for side, row in enumerate(rows)]
+    members, timed = pair_of(spec, rows), spec.windows.timed
     asked = [
-        Asked(
-            member, spec.unit, mark, spec.windows.timed, is_matchable(spec, side, rows[side]), counts[side],
-            queued,
-        )
-        for side, member in enumerate(pair_of(spec, rows))
-    ]  # fmt: skip
-    left = LeftRow(asked[0], held[0] is not None)
+        Asked(member, spec.unit, mark, timed, is_matchable(spec, side, rows[side]), counts[side], queued)
+        for side, member in enumerate(members)
+    ]
+    left = LeftRow(members[0], spec.unit, mark, held[0] is not None)
     taken = _find_so_far(join, chooser, held[0])
     rank = _rank_of(taken, rows[1])
     right = asked[1].explain(held[1] is not None)
     if rank is not None and held[1] is None:
         right = replace(right, outcome="holds", detail="it has come, and is a match of the left row")
-    conditions = [*conditions_of(spec, rows, held_places(spec, held)), left.explain(), right]
+    conditions = [*conditions_of(spec, rows, held_places(spec, held)), left.explain(asked[0]), right]
     if not left.held:
         return Why(tuple(conditions))
     if Why(tuple(conditions)).joined is not False:
         conditions.append(_explain_so_far(chooser.ranking, rows, taken, left, queued=queued))
     return Why(tuple(conditions), (note_taken(taken, _kind(chooser.ranking), so_far=True),))
+
+
+def explain_held_nearest(
+    join: Nearest, rows: Sequence[pa.RecordBatch], right: pa.Table, left: LeftRow, found: Sequence[Condition]
+) -> Why:
+    """Explain two rows, one per batch, by the right rows that a nearest join of streams holds.
+
+    Args:
+        join: The request; its windows are times.
+        rows: A left row and a right row.
+        right: The right rows that are held.
+        left: The left row in the join.
+        found: What has become of both rows.
+    """
+    conditions = [*conditions_of(join.plan_pairs(join.left, join.right).spec, rows), *found]
+    alone, other = (pa.Table.from_batches([row]) for row in rows)
+    if Why(tuple(conditions)).joined is not False:
+        known = right if explain_presence(right, rows[1]) is None else pa.concat_tables([right, other])
+        taken = _take_best(join, alone, 0, known)
+        conditions.append(_explain_so_far(join.bound.ranking, rows, taken, left, queued=False))
+    taken = _take_best(join, alone, 0, right)
+    return Why(tuple(conditions), (note_taken(taken, join.kind, so_far=True),))
 
 
 def _find_so_far(join: Arrangement, chooser: Chooser, held: Held | None) -> list[pa.RecordBatch]:
@@ -164,11 +188,19 @@ def _explain_so_far(
     ranking: Ranking, rows: Sequence[pa.RecordBatch], taken: Sequence[pa.RecordBatch], left: LeftRow, *,
     queued: bool,
 ) -> Condition:  # fmt: skip
-    """Return whether a right row is among the best ones so far of a left row that waits."""
+    """Return whether a right row is among the best ones so far of a left row."""
     what, rank = _among(ranking), _rank_of(taken, rows[1])
+    value = _value(ranking, *rows)
+    if rank is not None and not left.held:
+        few = (
+            "no right row that is held is"
+            if ranking.k == 1
+            else f"fewer than {ranking.k} right rows that are held are"
+        )
+        return Condition(what, "unknown", f"{value}; {few} better")
     if rank is not None:
-        place = f"{_value(ranking, *rows)}, rank {rank} of {len(taken)} so far"
-        return Condition(what, "unknown", f"{place}; the left row waits {left.until}")
+        place = f"rank {rank} of {len(taken)} so far"
+        return Condition(what, "unknown", f"{value}, {place}; the left row waits {left.until}")
     if len(taken) == ranking.k:
         return Condition(what, "fails", _explain_better(ranking, rows, taken))
     detail = f"it is not among the {len(taken)} matches of the left row so far"
