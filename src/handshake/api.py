@@ -579,7 +579,6 @@ def why(
 
     Raises:
         InputError: A row is not there, or has no values; or there is no state.
-        UnsupportedError: The join in the state chooses among pairs, such as an as-of join.
 
     Examples:
         >>> print(why({"x": 7, "t": 0}, {"a": 9, "t": 12}, "l.x BETWEEN r.a - 5 AND r.a AND r.a > 3",

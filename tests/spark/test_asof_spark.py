@@ -10,6 +10,7 @@ import pytest
 
 import handshake as hs
 from asof_streams import make_stream, predicate_of
+from handshake.page.about import StateOf
 from handshake.testing.oracle import TIME, asof, rows
 from spark_session import Feed, Sink
 
@@ -122,6 +123,13 @@ def test_streams_agree_with_the_oracle_over_restarts(spark, tmp_path, direction,
     assert sink.sums("quotes", "late") == 0
     assert sink.sums("quotes", "results") == len(sink.rows())
     assert any(line.startswith("final       left rows") for line in hs.explain(joined).splitlines())
+    asked = StateOf.join(sink.query, joined)
+    assert (asked is None) == (state == "store")
+    if asked is not None and by is None:
+        told = asked.why({"row of left": 60}, {"row of right": 60})
+        assert (
+            "?    best match: no right row is better so far; the left row waits until the watermark" in told
+        )
 
 
 def test_no_result_is_late_by_its_result_time(spark, tmp_path):

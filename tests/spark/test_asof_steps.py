@@ -15,12 +15,11 @@ from handshake.engines.spark.joins.explain import FramePlan
 from handshake.engines.spark.state.store import Store
 from handshake.joins.asof import AsOf
 from handshake.joins.tuning import TUNING, Tuning
-from handshake.kinds import BEST
 from handshake.plan import parse
 from handshake.testing.oracle import TIME, asof, rows
 from handshake.windows import Windows
 from pairs import EXAMPLES
-from spark_steps import Cluster
+from spark_steps import Cluster, best_definition
 
 MICRO = 10**3
 
@@ -36,10 +35,7 @@ def make_definition(
 ) -> Definition:
     left, right = (table.schema for table in tables)
     join = AsOf(left, right, None if on is None else parse(on), by, ("t", "t"), cores=1, **options)
-    return Definition(
-        left, right, join.condition(), join.held_windows(), ("t", "t"), "_right", None,
-        segments, segments, root, "", 3, BEST[join.how], best=join, tuning=tuning,
-    )  # fmt: skip
+    return best_definition(join, segments, root, tuning)
 
 
 class Steps:

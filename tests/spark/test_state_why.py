@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import handshake
@@ -15,10 +19,14 @@ from cli_runs import run_here
 from handshake import InputError, Why
 from handshake.engines.spark.state.reading import read_state
 from handshake.engines.spark.state.store import Store
+from handshake.engines.spark.state.why import best_match
 from handshake.errors import ExpressionError
+from handshake.joins.asof import AsOf
+from handshake.joins.nearest import Nearest
 from handshake.kinds import KINDS
+from handshake.plan.parse import parse
 from handshake.windows import windows_of
-from spark_steps import FILES, Cluster, definition_of
+from spark_steps import FILES, Cluster, best_definition, definition_of
 from spark_streams import BAND, RETAIN, SCHEMAS, SECOND, Stream
 from strategies import Case
 
@@ -124,7 +132,7 @@ def test_the_command_takes_rows_by_some_of_their_columns(tmp_path: Path, capfd: 
     assert lines[1].split(": ")[1] == f"{left['x']} >= {right['a'] - 10}"
     assert sum(" row in the state: segment " in line for line in lines) == 2
     assert why('{"l": 0}', '{"r": 1}').complaint == (
-        "the state holds no row of the left stream with these values, so the join's other columns are needed "
+        "the state holds no row of the left stream with these values, so the join's other columns are "
         "to say why: x, t"
     )
     assert "the left row is an object in JSON" in why("[1]", "{}").complaint
@@ -133,6 +141,184 @@ def test_the_command_takes_rows_by_some_of_their_columns(tmp_path: Path, capfd: 
     assert (
         "rows of the left stream that the state holds have x = " in why(f'{{"x": {several}}}', "{}").complaint
     )
+
+
+BANDED = parse("x BETWEEN a - 10 AND a + 10")
+JOINS = {
+    "the last of a key": AsOf(*SCHEMAS, None, [("x", "a")], ("t", "u"), tolerance="5 seconds"),
+    "the next in a band": AsOf(*SCHEMAS, BANDED, None, ("t", "u"), "forward", "2 seconds", False, "inner"),
+    "the next or last": AsOf(*SCHEMAS, None, [("x", "a")], ("t", "u"), "nearest", "2 seconds"),
+    "the 2 nearest": Nearest(*SCHEMAS, BANDED, "ABS(l.x - r.a)", 2, windows_of("2 seconds"), ("t", "u")),
+    "the nearest": Nearest(*SCHEMAS, None, "-l.x", 1, windows_of("now", right="3 s"), ("t", "u"), "inner"),
+}
+
+
+class BestMatches:
+    """A join that chooses best matches, its rows, and its results by left row."""
+
+    def __init__(self, root: Path, join: AsOf | Nearest) -> None:
+        rng, tuning = Random(f"why {join}"), replace(FILES, reduced_from=1)
+        self.cluster = Cluster(best_definition(join, 3, str(root), tuning), Store(str(root)))
+        self.stream = Stream(rng, lambda _: rng.choice((None, *range(0, 60, 5))), disorder=2 * SECOND)
+        self.results: dict[int, list[int | None]] = {}
+        for _ in range(12):
+            parts = self.stream.batch(4, 5)
+            self.cluster.watermark = self.stream.watermark() + SECOND // 2  # a few rows are late
+            self._take(self.cluster.run(parts))
+            self._take(self.cluster.tick())
+
+    def _take(self, batches: list[pa.RecordBatch]) -> None:
+        for batch in batches:
+            for left, right in zip(batch.column("l").to_pylist(), batch.column("r").to_pylist(), strict=True):
+                self.results.setdefault(left, []).append(right)
+
+    def finish(self) -> None:
+        """Let all left rows that wait become final."""
+        self.cluster.watermark = 10**12
+        self._take(self.cluster.tick())
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_best_matches_agree_with_the_results(tmp_path: Path, name: str) -> None:
+    run = BestMatches(tmp_path, JOINS[name])
+    waiting = [row["l"] for row in rows_of(run.cluster, 0)]
+    known = sorted(row["r"] for row in rows_of(run.cluster, 1))
+    made = [(left, right) for left, found in run.results.items() for right in found if right is not None]
+    rng = Random(name)
+    asked = {*product(waiting[:4], {*known, *rng.sample(range(60), 5)}), *made[-15:]}
+    asked |= {(rng.randrange(48), rng.choice(known)) for _ in range(30)}
+    answers = {pair: ask(tmp_path, run.stream, *pair) for pair in asked}
+    run.finish()
+    still_open = 0
+    for (left, right), found in answers.items():
+        is_result = right in run.results.get(left, [])
+        assert found.joined is not True
+        assert found.joined is None or not is_result, (left, right, str(found))
+        assert (held(found, "left") == "holds") == (left in waiting)
+        assert (held(found, "right") == "holds") == (right in known)
+        if left in waiting:
+            assert (found.joined is None) == is_result, (left, right, str(found))
+            taken = [int(r) for r in re.findall(r"\br = (\d+)", found.notes[0])]
+            assert taken == [r for r in run.results.get(left, []) if r is not None]
+            still_open += is_result
+    assert still_open
+
+
+TEXTS = {
+    "the last of a key": "as of, backward, within 5 seconds, on l.x = r.a",
+    "the next in a band": (
+        "as of, forward, within 2 seconds, not at the same time, on (x >= (a - 10)) AND (x <= (a + 10))"
+    ),
+    "the next or last": "as of, nearest, within 2 seconds, on l.x = r.a",
+    "the 2 nearest": (
+        "2 nearest by ABS(l.x - r.a) within 2 seconds and 2 seconds, on (x >= (a - 10)) AND (x <= (a + 10)); "
+        "left rows without a match are kept, with NULLs"
+    ),
+    "the nearest": (
+        "1 nearest by -l.x within now and 3 seconds, on all pairs; left rows without a match are dropped"
+    ),
+}
+"""The descriptions in checkpoints, which earlier releases wrote, too."""
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_checkpoints_describe_best_matches(tmp_path: Path, name: str) -> None:
+    join = JOINS[name]
+    definition = best_definition(join, 3, str(tmp_path))
+    plan = definition.properties
+    assert plan["best match"] == TEXTS[name]
+    named = {**plan, **{key: plan[key].replace("l.", "q.") for key in ("best match", "predicate")}}
+    for given, aliases in ((plan, None), (plan, ("q", "s")), (named, ("q", "s"))):
+        read = best_match(given, definition.spec, aliases)
+        assert (read.kind, read.times, read.replaces) == (join.kind, join.times, join.replaces)
+        assert read.held_windows() == join.held_windows()
+        if isinstance(join, Nearest):
+            assert (read.k, read.bound.ranking.by) == (join.k, join.bound.ranking.by)
+        else:
+            assert (read.direction, read.allow_exact_matches) == (join.direction, join.allow_exact_matches)
+
+
+def test_best_matches_in_the_state_have_reasons(tmp_path: Path, capfd: Any) -> None:
+    join = Nearest(*SCHEMAS, None, "ABS(l.x - r.a)", 2, windows_of("5 seconds"), ("t", "u"))
+    cluster = Cluster(best_definition(join, 2, str(tmp_path)), Store(str(tmp_path)))
+    rows = [(0, 7, 1), (1, 7, 4)], [(0, 9, 0), (1, 7, 3), (2, 8, 3), (3, 3, 5), (4, None, 5)]
+    tables = (
+        pa.Table.from_pylist([{a: n, b: x, c: at * SECOND} for n, x, at in side], schema)
+        for side, schema in zip(rows, SCHEMAS, strict=True)
+        for a, b, c in [schema.names]
+    )
+    cluster.run(tuple([table] for table in tables))
+    cluster.watermark = 7 * SECOND
+    assert [batch.column("r").to_pylist() for batch in cluster.tick()] == [[1, 2]]
+
+    def told(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+        found = run_here(capfd, "state", "why", tmp_path, json.dumps(left), json.dumps(right))
+        return (found.out or found.complaint).splitlines()
+
+    end = "  this is the state after micro-batch 1, watermark 1970-01-01 00:00:07.000000"
+    worse = (
+        "2 best by ABS(l.x - r.a): its value is 4; 2 right rows are better, the last of them r = 2, a = 8, "
+        "u = 1970-01-01 00:00:03: its value is 1"
+    )
+    assert told({"l": 1}, {"r": 3})[3:] == [
+        "  yes  left row in the state: segment 1 holds it",
+        "  yes  right row in the state: segment 0 holds it",
+        f"  no   {worse}",
+        "  the left row takes so far: r = 1, a = 7, u = 1970-01-01 00:00:03; r = 2, a = 8, u = 1970-01-01 "
+        "00:00:03",
+        "  the left row waits for matches until the watermark is 2 seconds later",
+        "  the right row waits for matches until the watermark is 7.999999 seconds later",
+        end,
+    ]
+    assert told({"l": 1}, {"r": 1})[5] == (
+        "  ?    2 best by ABS(l.x - r.a): its value is 0, rank 1 of 2 so far; the left row waits until the "
+        "watermark is 2 seconds later"
+    )
+    final = {"l": 0, "x": 7, "t": "1970-01-01 00:00:01"}
+    found = told(final, {"r": 1})
+    assert found[0] == "the rows join if what is marked ? holds"
+    assert found[3::2] == [
+        "  ?    left row in the state: it is final, 6 seconds behind the watermark; its result has come if "
+        "it came in time",
+        "  ?    2 best by ABS(l.x - r.a): its value is 0; fewer than 2 right rows that are held are better",
+        end,
+    ]
+    assert told(final, {"r": 3})[5] == f"  no   {worse}"
+    late = {"r": 9, "a": 7, "u": "1970-01-01 00:00:06"}
+    assert told({"l": 1}, late)[4] == (
+        "  no   right row in the state: no segment holds it, and it is 1 second behind the watermark: it was "
+        "late, or has not come"
+    )
+    assert told({"l": 1}, {"r": 9, "u": late["u"]}) == [
+        "the state holds no row of the right stream with these values, so the join's other columns are "
+        "needed to say why: a"
+    ]
+
+
+def test_right_rows_that_are_replaced_may_have_been_taken(tmp_path: Path) -> None:
+    join = AsOf(*SCHEMAS, None, [("x", "a")], ("t", "u"), tolerance="1000 s")
+    definition = best_definition(join, 1, str(tmp_path), replace(FILES, reduced_from=50))
+    cluster, taken = Cluster(definition, Store(str(tmp_path))), []
+    for start in range(0, 300, 20):
+        numbers = range(start, start + 20)
+        parts = (
+            [pa.Table.from_pylist([{a: n, b: n % 3, c: n * SECOND} for n in numbers], schema)]
+            for schema in SCHEMAS
+            for a, b, c in [schema.names]
+        )
+        taken += cluster.run(tuple(parts))
+        cluster.watermark = numbers.stop * SECOND
+    assert 100 in pa.Table.from_batches(taken)["r"].to_pylist()
+    assert 100 not in {row["r"] for row in rows_of(cluster, 1)}
+    trade, quote = (
+        {"l": 100, "x": 1, "t": "1970-01-01 00:01:40"},
+        {"r": 100, "a": 1, "u": "1970-01-01 00:01:40"},
+    )
+    found = handshake.why(trade, quote, state=tmp_path)
+    assert found.conditions[-2].detail.endswith("or a later row of its keys has replaced it")
+    assert held(found, "right") == "unknown"
+    waiting = handshake.why({"l": 298}, quote, state=tmp_path)
+    assert (held(waiting, "right"), waiting.joined) == ("fails", False)
 
 
 def test_what_a_state_cannot_say(tmp_path: Path) -> None:

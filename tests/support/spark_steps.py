@@ -18,8 +18,11 @@ from handshake.engines.spark.joins.segment import SegmentStep, SegmentTally
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.pack import PackedChunk, pack
 from handshake.engines.spark.state.store import Chunks, KeptChunks, Store
+from handshake.joins.asof import AsOf
+from handshake.joins.nearest import Nearest
 from handshake.joins.spec import SIDES
-from handshake.joins.tuning import TUNING
+from handshake.joins.tuning import TUNING, Tuning
+from handshake.kinds import BEST
 from handshake.options import OPTIONS, Options
 from handshake.plan.parse import parse
 from handshake.schema import UNITS
@@ -45,6 +48,15 @@ def definition_of(
     return Definition(
         left.schema, right.schema, parse(case.on), case.windows, (case.left_time, case.right_time),
         segments=segments, partitions=segments, root=root, marker="", options=Options(**options), **chosen,
+    )  # fmt: skip
+
+
+def best_definition(join: AsOf | Nearest, segments: int, root: str, tuning: Tuning = FILES) -> Definition:
+    """Define an as-of or nearest join of streams."""
+    times = join.times[0], join.times[1]
+    return Definition(
+        join.left, join.right, join.condition(), join.held_windows(), times, "_right", join.aliases,
+        segments, segments, root, "", 3, BEST[join.how], best=join, tuning=tuning,
     )  # fmt: skip
 
 

@@ -151,8 +151,9 @@ def why(
 ) -> None:
     """Show why two rows are a pair of the join, or why not, by the rows that its segments hold.
 
-    For each row: held, matched or still pending, expired, late, unable to match, or not there. If the state
-    holds exactly one row with the given values, some of its columns will do.
+    For each row: held, matched or still pending, expired, late, unable to match, or not there. In as-of and
+    nearest joins, the last condition is that no right row that is held is a better match. If the state holds
+    exactly one row with the given values, some of its columns will do.
 
     \b
     Examples:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -155,23 +156,42 @@ def _time(name: str | None, schema: Schema) -> str:
     return schema.get(name).name
 
 
-def split_keys(condition: Expr, left: str) -> tuple[list[tuple[str, str]], Expr | None]:
+def split_keys(condition: Expr, sides: Mapping[str, int]) -> tuple[list[tuple[str, str]], Expr | None]:
     """Return the pairs of columns that a condition wants equal, and the rest of it; None if nothing is left.
 
     Args:
         condition: A condition that names columns as in `l.x = r.a`.
-        left: The name of the left input.
+        sides: The side that each name of an input stands for.
     """
     keys, others = [], []
     for part in conjuncts(condition):
         match part:
-            case Compare(op="=", left=Name(parts=(a, x)), right=Name(parts=(b, y))) if a != b:
-                keys.append((x, y) if a == left else (y, x))
+            case Compare(op="=", left=Name(parts=(a, x)), right=Name(parts=(b, y))) if {
+                sides.get(a),
+                sides.get(b),
+            } == {0, 1}:
+                keys.append((y, x) if sides[a] else (x, y))
             case Literal(value=True):
                 pass
             case _:
                 others.append(part)
     return keys, conjunction(tuple(others)) if others else None
+
+
+_DESCRIBED = re.compile(r"as of, (\w+)(?:, within ([^,]+))?(, not at the same time)?, on .*", re.DOTALL)
+"""The text of `AsOf.describe`, which checkpoints have."""
+
+
+def read_described(text: str) -> dict[str, Any] | None:
+    """Return the fields of the join that `AsOf.describe` describes, without its condition; None if none.
+
+    >>> read_described("as of, backward, within 5 seconds, not at the same time, on l.k = r.k")
+    {'direction': 'backward', 'tolerance': '5 seconds', 'allow_exact_matches': False}
+    """
+    found = _DESCRIBED.fullmatch(text)
+    if found is None:
+        return None
+    return {"direction": found[1], "tolerance": found[2], "allow_exact_matches": found[3] is None}
 
 
 def _pairs(by: Any) -> list[tuple[str, str]]:

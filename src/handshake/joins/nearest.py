@@ -6,6 +6,7 @@ numbers of rows and the columns that the predicate or the ranking reads go throu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +30,7 @@ from handshake.plan.bind import Scope, bind
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Expr, show, walk
 from handshake.schema import Schema, concat_batches
-from handshake.windows import Duration, TimeWindow, Windows
+from handshake.windows import Duration, TimeWindow, Windows, windows_of
 
 Array = np.ndarray[Any, Any]
 NO_WINDOWS = Windows(None, None)
@@ -132,6 +133,27 @@ class Nearest(BestMatch):
             right_window=self.windows.right, left_time=self.times[0], right_time=self.times[1], suffix=APART,
             aliases=self.aliases, cores=self.cores,
         )  # fmt: skip
+
+
+_DESCRIBED = r"(\d+) nearest by (.+)(?: within (.+?) and (.+?)), on (?:all pairs|{on}); left rows without .*"
+"""The text of `Nearest.describe` under windows, which checkpoints have."""
+
+
+def read_described(text: str, on: str) -> dict[str, Any]:
+    """Return the fields of the join under windows that `Nearest.describe` describes, without its condition.
+
+    Args:
+        text: The description.
+        on: The condition, as text.
+
+    >>> text = "2 nearest by l.x within 5 seconds and now, on TRUE; left rows without a match are dropped"
+    >>> read_described(text, "TRUE") == {"by": "l.x", "k": 2, "windows": windows_of("5 s", right="now")}
+    True
+    """
+    found = re.fullmatch(_DESCRIBED.format(on=re.escape(on)), text, re.DOTALL)
+    assert found is not None
+    k, by, left, right = found.groups()
+    return {"by": by, "k": int(k), "windows": windows_of(left=left, right=right)}
 
 
 def _bind(join: Nearest) -> _Bound:

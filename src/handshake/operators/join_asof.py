@@ -103,7 +103,7 @@ def as_of_schema(node: WindowJoin, side: int) -> pa.Schema:
 
 def as_of_match(node: WindowJoin, schemas: tuple[pa.Schema, pa.Schema], cores: int) -> AsOf:
     """Return the join of two tables that have the columns of the inputs, by name, and their times."""
-    keys, on = split_keys(named_condition(node), node.names[0])
+    keys, on = split_keys(named_condition(node), {name: side for side, name in enumerate(node.names)})
     window = node.windows[1]
     assert window is not None
     unit = node.clock.unit

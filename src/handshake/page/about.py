@@ -132,15 +132,13 @@ class StateOf:
 
     @classmethod
     def join(cls, thing: Any, frame: Any) -> StateOf | None:
-        """Return where the state is, if `frame` is a join of two streams that keeps pairs in a directory."""
+        """Return where the state is, if `frame` is a join of two streams that keeps it in a directory."""
         if not hasattr(thing, "lastProgress") or not is_spark(frame):
             return None
         plan = spark_module("joins.explain").recall(frame)
         if plan is None or plan.runs != "streaming" or plan.definition.options.state != "directory":
             return None
         held = plan.definition
-        if held.best is not None:
-            return None
         columns = [list(held.left.names), list(held.right.names)]
         return cls(held.root, str(thing.id), str(plan.name), columns, held.aliases)
 

@@ -140,7 +140,7 @@ def _join_as_of(
     window = node.windows[1]
     assert window is not None
     named = conjunction(tuple(_name_columns(part, node, left) for part in parts))
-    keys, on = split_keys(named, "l")
+    keys, on = split_keys(named, {"l": 0, "r": 1})
     join = AsOf(
         arrow_schema(left.frame, 0), arrow_schema(right.frame, 1), on, keys, (left.time, right.time),
         "forward" if node.looks_ahead else "backward",

@@ -12,16 +12,26 @@ import pyarrow as pa
 
 from handshake.engines.spark.state.chunks import read_parts
 from handshake.engines.spark.state.reading import JoinState, SegmentState, read_state
-from handshake.errors import ExpressionError, InputError, UnsupportedError, suggest
-from handshake.joins.spec import OTHER, OWN, ROW, SIDES, join_spec
+from handshake.errors import ExpressionError, InputError, suggest
+from handshake.joins import asof, nearest
+from handshake.joins.asof import AsOf, split_keys
+from handshake.joins.nearest import Nearest
+from handshake.joins.numbered import APART
+from handshake.joins.spec import OTHER, OWN, ROW, SIDES, JoinSpec, join_spec
+from handshake.joins.waiting import show_columns
 from handshake.joins.why.answer import Condition, Why, length
+from handshake.joins.why.asof import explain_held_asof
+from handshake.joins.why.best import LeftRow, add_replacement
 from handshake.joins.why.conditions import Member, is_matchable, pair_of, waiting
+from handshake.joins.why.nearest import explain_held_nearest
 from handshake.joins.why.pairs import explain_pair
 from handshake.joins.why.presence import equal_rows
 from handshake.joins.why.rows import typed_row
-from handshake.kinds import KINDS
+from handshake.kinds import BEST, KINDS
+from handshake.plan.bind import Scope
 from handshake.plan.expr import Column, walk
 from handshake.plan.parse import parse
+from handshake.schema import Schema
 from handshake.windows import Windows, is_late, parse_window
 
 Row = Mapping[str, Any]
@@ -47,7 +57,6 @@ def why_in_state(
 
     Raises:
         InputError: There is no such join, or the rows are not complete.
-        UnsupportedError: The join keeps rows for best matches, not for pairs.
     """
     found = read_state(root).select(query, join)
     if len(found) > 1:
@@ -69,21 +78,17 @@ class _Asked:
 
     def __init__(self, state: JoinState, aliases: tuple[str, str] | None) -> None:
         plan = state.plan
-        if "best match" in plan:
-            raise UnsupportedError(
-                f"join '{state.name}' keeps left rows until their best matches are known "
-                f"({plan['best match']}); only joins of pairs can be asked why"
-            )
         self._state = state
         marks = [each.manifest.watermark for each in state.segments]
         self._mark = max((mark for mark in marks if mark is not None), default=None)
         left, right = (_schema(state, side) for side in (0, 1))
-        times = plan["time columns"]
+        times, kinds = plan["time columns"], BEST if "best match" in plan else KINDS
         try:
             self._spec = join_spec(
                 left, right, parse(plan["predicate"]), _windows(plan["windows"]), times=(times[0], times[1]),
-                aliases=aliases, kind=KINDS[plan.get("kind", "inner")],
+                aliases=aliases, kind=kinds[plan.get("kind", "inner")],
             )  # fmt: skip
+            self._best = best_match(plan, self._spec, aliases)
         except ExpressionError as error:
             raise ExpressionError(
                 f"cannot read the predicate in the state, {plan['predicate']}: {error}; if it has other "
@@ -99,12 +104,48 @@ class _Asked:
             else one.batch.select(self._spec.sides[side].schema.names)
             for side, (row, one) in enumerate(zip(given, held, strict=True))
         ]
-        why = explain_pair(self._spec, rows, None, self._places(held))
         members = pair_of(self._spec, rows)
         asked = enumerate(zip(held, rows, (member.time for member in members), strict=True))
         found = [self._presence(side, *each) for side, each in asked]
         known = [member for member, one in zip(members, held, strict=True) if one is not None]
-        return Why((*why.conditions, *found), tuple(self._notes(known)))
+        notes = tuple(self._notes(known))
+        if self._best is None:
+            why = explain_pair(self._spec, rows, None, self._places(held))
+            return Why((*why.conditions, *found), notes)
+        left = LeftRow(members[0], self._spec.unit, self._mark, held[0] is not None)
+        if self._can_be_replaced(members[1].time, held[1], rows[1]):
+            found[1] = add_replacement(found[1], left)
+        why = self._choose(self._best, rows, left, held[0], found)
+        return Why(why.conditions, (*why.notes, *notes) if left.held else notes)
+
+    def _choose(
+        self, best: AsOf | Nearest, rows: Sequence[pa.RecordBatch], left: LeftRow, held: _Held | None,
+        found: Sequence[Condition],
+    ) -> Why:  # fmt: skip
+        """Explain two rows by the right rows in the segment that is the home of the left row.
+
+        If no segment holds the left row, each may have been its home. All its matches visit its home, so a
+        row that is better in any segment is better there.
+        """
+        homes = self._state.segments if held is None else [held.segment]
+        answers = [
+            explain_held_asof(best, rows, right, left, found)
+            if isinstance(best, AsOf)
+            else explain_held_nearest(best, rows, right, left, found)
+            for right in map(self._right_rows, homes)
+        ]
+        return min(answers, key=lambda why: why.joined is not False)
+
+    def _right_rows(self, segment: SegmentState) -> pa.Table:
+        """Return the right rows that a segment holds, without hidden columns."""
+        held = [read_parts(self._state.store, ref)[0] for ref in segment.manifest.windows[1]]
+        kept = [batch.filter(pa.array(self._open(segment, 1, batch))) for batch in held]
+        return show_columns(self._spec, 1, kept)
+
+    def _can_be_replaced(self, time: int | None, held: _Held | None, row: pa.RecordBatch) -> bool:
+        """Return whether a right row may have gone because a later one of its keys is there."""
+        gone = held is None and is_matchable(self._spec, 1, row) and self._behind(time)
+        return bool(gone) and self._best is not None and self._best.replaces
 
     # The rows
 
@@ -144,7 +185,8 @@ class _Asked:
         """Return a row that is not held; columns that the join does not read may be missing."""
         spec, predicate = self._spec.sides[side], self._spec.analysis.predicate
         read = {node.name for node in walk(predicate) if isinstance(node, Column) and node.side == side}
-        needed = {*read, spec.time}
+        ranked = self._best.bound.ranking.reads(side) if isinstance(self._best, Nearest) else ()
+        needed = {*read, *ranked, spec.time}
         missing = [name for name in spec.schema.names if name in needed and name not in given]
         if missing:
             raise InputError(
@@ -170,21 +212,30 @@ class _Asked:
         what = f"{SIDES[side]} row in the state"
         if held is not None:
             number = held.segment.manifest.about.segment
-            return Condition(what, "holds", f"segment {number} holds it{_match(side, held)}")
+            matched = _match(side, held) if self._best is None else ""
+            return Condition(what, "holds", f"segment {number} holds it{matched}")
         if not is_matchable(self._spec, side, row):
             return Condition(what, "fails", "it can match nothing, so no segment keeps it")
         window, rule = self._spec.windows[side], self._spec.rules[side]
         if window is None or rule is None or not window.timed:
             detail = "no segment holds it: newer rows have pushed it out, or it has not come"
             return Condition(what, "unknown", detail)
-        if time is None or self._mark is None or not is_late(time, self._mark):
+        behind = self._behind(time)
+        if time is None or self._mark is None or not behind:
             return Condition(what, "fails", "no segment holds it: it has not come")
-        behind = length(self._mark - time, self._spec.unit)
         if time + rule.reach < self._mark:
-            detail = f"it has expired, {behind} behind the watermark; it had to come in time"
-            return Condition(what, "unknown", detail)
+            final = self._best is not None and side == 0
+            gone = "is final" if final else "has expired"
+            but = "its result has come if it came in time" if final else "it had to come in time"
+            return Condition(what, "unknown", f"it {gone}, {behind} behind the watermark; {but}")
         detail = f"no segment holds it, and it is {behind} behind the watermark: it was late, or has not come"
         return Condition(what, "fails", detail)
+
+    def _behind(self, time: int | None) -> str:
+        """Return how far a time is behind the watermark; empty if it is not."""
+        if time is None or self._mark is None or not is_late(time, self._mark):
+            return ""
+        return length(self._mark - time, self._spec.unit)
 
     def _notes(self, held: Sequence[Member]) -> Iterator[str]:
         mark, unit = self._mark, self._spec.unit
@@ -237,6 +288,26 @@ def _column(text: str) -> tuple[str, pa.DataType | None]:
         return name, pa.type_for_alias(kind)
     except ValueError:
         return name, None
+
+
+def best_match(
+    plan: Mapping[str, Any], spec: JoinSpec, aliases: tuple[str, str] | None
+) -> AsOf | Nearest | None:
+    """Return the as-of or nearest join that a plan describes; None if it is a join of pairs."""
+    text = plan.get("best match")
+    if text is None:
+        return None
+    left, right = spec.sides
+    shared: dict[str, Any] = {
+        "left": left.schema, "right": right.schema, "times": (left.time, right.time), "how": plan["kind"],
+        "suffix": APART, "aliases": aliases, "cores": 1,
+    }  # fmt: skip
+    condition, given = parse(plan["predicate"]), asof.read_described(text)
+    if given is None:
+        return Nearest(on=condition, **shared, **nearest.read_described(text, plan["predicate"]))
+    mine, theirs = (Schema.from_arrow(side.schema, side.name) for side in spec.sides)
+    by, on = split_keys(condition, Scope.of(mine, theirs, aliases).qualifiers)
+    return AsOf(on=on, by=by, **shared, **given)
 
 
 def _windows(text: str) -> Windows:
