@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
@@ -425,6 +426,26 @@ def test_multijoin_and_run_explain_rows_of_files(tmp_path, capsys) -> None:
         for words in (["run", str(query), *given], command):
             assert run([*words, *asked]) == 2
             assert message in capsys.readouterr().err
+
+
+def test_run_says_that_a_row_on_standard_input_was_late(tmp_path, capsys, monkeypatch) -> None:
+    query = tmp_path / "query.sql"
+    query.write_text(
+        """CREATE INPUT STREAM R (n int, v int, t int) TIMESTAMP BY t;
+        SELECT a.n AS a, b.n AS b FROM R [SIZE 10 s] a, R [SIZE 10 s] b WHERE a.v < b.v INTO T"""
+    )
+    rows = b"n,v,t\n0,1,5\n1,2,20\n2,0,12\n3,9,21\n"
+
+    def told(*more: str) -> str:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(rows)))
+        assert run(["run", str(query), "--input", "R=-", *more]) == 0
+        return capsys.readouterr().out
+
+    assert told("--output", "T=-").splitlines()[1:] == ["1,3"]
+    assert told("--why", "a=1", "--why", "b=3").startswith("join of a and b for T: the rows join\n")
+    late = told("--why", "a=2", "--why", "b=3")
+    assert late.startswith("join of a and b for T: the rows do not join\n")
+    assert "no   row of a in the join: not held: it is 9 seconds behind the watermark: it was late" in late
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -144,6 +145,7 @@ def test_joins_of_several_streams_and_queries_say_why() -> None:
         hs.Query(text) as query,
         hs.live(many, name="many", address="127.0.0.1:0") as page,
     ):
+        query.push("S", {"x": [1], "t": [datetime(2026, 1, 1)]})
         page.add(best, "best")
         page.add(query, "query")
         wait_until(lambda: {"many", "best", "query"} <= {*state(page)})
@@ -151,6 +153,7 @@ def test_joins_of_several_streams_and_queries_say_why() -> None:
             ("many", 3, "no   a.x < b.x: 1 < 1"),
             ("best", 2, "no   left row in the join: not held: it has not come"),
             ("query", 2, "join of a and b for T: the rows do not join"),
+            ("query", 2, "yes  row of b in the join: it is held"),
         ):
             answer = get(page, f"/why?name={name}{f'&row={row}' * rows}")[2]
             assert line in json.loads(answer)["text"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import query_oracle
 from handshake.errors import HandshakeError, UnsupportedError
+from handshake.operators.joins import JoinOperator
 from handshake.operators.query import Query
 from handshake.operators.sources import arrow_schema
 from handshake.plan.algebra import Output, Plan, Source, walk
@@ -299,6 +300,17 @@ def test_joins_on_several_cores_are_not_saved() -> None:
             pytest.raises(UnsupportedError, match="a join that runs on several cores cannot be saved"),
         ):
             pickle.dumps(query)
+
+
+def test_joins_that_an_earlier_release_saved_have_no_late_rows_by_input() -> None:
+    with Query(TWO + JOINS["band"]) as query:
+        (join,) = (step.operator for step in query._steps if isinstance(step.operator, JoinOperator))
+        state = join.__getstate__()
+        assert state.pop("late_of") == [0, 0]
+        restored = JoinOperator.__new__(JoinOperator)
+        restored.__setstate__({**state, "late": 3})
+        assert (restored.late, restored.late_of) == (3, [0, 0])
+        restored.close()
 
 
 class Joining(Query):

@@ -13,10 +13,10 @@ from handshake.cli.live_page import Live, LiveAt, open_live
 from handshake.cli.options import check_options, given_options, row_numbers, with_options
 from handshake.cli.report import Delivery, read_text
 from handshake.engines.engine import engine
-from handshake.engines.inputs import Address, read_inputs
+from handshake.engines.inputs import Address
+from handshake.engines.local.engine import explain_inputs
 from handshake.errors import HandshakeError, suggest
 from handshake.io.declared import BadRows
-from handshake.operators.query import Query
 from handshake.plan.algebra import Plan
 from handshake.plan.query import parse_query
 
@@ -72,8 +72,7 @@ def run(
         delivery.check()
         inputs = {name: Address(path, rows, text) for name, path in paths.items()}
         if why:
-            found = Query(plan, optimised=False).why(row_numbers(why), read_inputs(plan, inputs))
-            print("\n\n".join(map(str, found)))
+            print("\n\n".join(map(str, explain_inputs(plan, inputs, row_numbers(why)))))
             return
         with open_live(live, live_at) as page:
             status = delivery.deliver(engine(backend).run(plan, inputs, wanted), page)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.joins.asof import AsOf, split_keys
-from handshake.joins.waiting import Candidates
+from handshake.joins.waiting import Candidates, waiting_windows
 from handshake.kernels.columns import as_array
 from handshake.operators.chunk import Array, Chunk
 from handshake.operators.join_engines import named_condition
@@ -40,6 +40,8 @@ class AsOfKind(KindOfJoin):
         assert window is not None
         reach = window.reach(unit)
         self._reach = (0, reach) if node.looks_ahead else (reach, 0)
+        self.windows = waiting_windows(unit, *self._reach)
+        """The windows that hold rows as long as left rows wait."""
 
     def step(self, step: JoinStep, pairs: Chunk, positions: Array) -> Chunk:
         """Return the left rows that have become final; no pair was found before."""
@@ -84,6 +86,26 @@ class AsOfKind(KindOfJoin):
             return Results(stamped, 0, final.positions)
         which = np.flatnonzero(found.matched)
         return Results(stamped.take(which), 0, final.positions[which])
+
+    def held_rows(self, side: int) -> pa.Table:
+        """Return the rows of a side that are held: by name, and last their times."""
+        pending = self._pending[0]
+        assert pending is not None
+        left = (self._batch(0, chunk) for chunk in pending.chunks)
+        return pa.Table.from_batches(
+            [run.batch for run in self._right.rows.runs] if side else left, self._schemas[side]
+        )
+
+    def can_match(self, left: pa.RecordBatch) -> bool:
+        """Return whether a left row, in the columns of `held_rows`, can match any other."""
+        names = self._node.inputs[0].schema.names
+        columns = dict(zip(names, left.columns[: len(names)], strict=True))
+        return not self._hopeless[0].find(Chunk(columns, 1))[0]
+
+    @property
+    def replaces(self) -> bool:
+        """True if right rows replace earlier ones of their keys for all left rows to come."""
+        return self._match.replaces
 
     def _batch(self, side: int, chunk: Chunk) -> pa.RecordBatch:
         times = pa.array(chunk.times).view(pa.timestamp(self._node.clock.unit))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from handshake.errors import UnsupportedError
-from handshake.joins.arrangements.arrangement import RunningJoin
+from handshake.joins.arrangements.arrangement import Arrangement, RunningJoin
 from handshake.joins.arrangements.three_step import ThreeStep
 from handshake.joins.core import JoinCore
 from handshake.joins.driver import Seen, derive_columns, stored_column
@@ -18,12 +18,16 @@ from handshake.joins.multiway.mjoin import MJoin
 from handshake.joins.pieces import pieces
 from handshake.joins.plan import JoinPlan, MultiPlan, prepare, prepare_streams
 from handshake.joins.spec import FirstPairs, JoinSpec
+from handshake.joins.why.conditions import Places, is_matchable
+from handshake.joins.why.presence import find_held, held_places
+from handshake.joins.why.streams import find_in_streams, is_matchable_in_streams, places_in_streams
 from handshake.kernels.columns import integers
 from handshake.operators.chunk import Array
 from handshake.options import PairOptions
 from handshake.plan.algebra import MEMBER_TIME, WindowJoin
 from handshake.plan.build import Expression
 from handshake.plan.expr import Column, Expr, Name, transform
+from handshake.schema import concat_batches
 
 _PROGRESS = ("newest", "arrived", "met")
 
@@ -101,6 +105,33 @@ class JoinEngine:
         """The only core of a join of two streams."""
         assert isinstance(self._join, ThreeStep)
         return self._join.core
+
+    def find(
+        self, rows: Sequence[pa.RecordBatch | None]
+    ) -> tuple[list[pa.RecordBatch | None], Places | None]:
+        """Return the rows with some values that can still join, stamped, and where they came if that matters.
+
+        Args:
+            rows: A row of each stream; None for one to leave out.
+        """
+        join = self._join
+        if isinstance(join, MJoin):
+            several = [None if row is None else find_in_streams(join, k, row) for k, row in enumerate(rows)]
+            return several, places_in_streams(join.spec, several)
+        assert isinstance(join, Arrangement)
+        two = [None if row is None else find_held(join, side, row) for side, row in enumerate(rows)]
+        return [None if held is None else concat_batches(held.rows) for held in two], held_places(
+            join.spec, two
+        )
+
+    def can_match(self, k: int, row: pa.RecordBatch) -> bool:
+        """Return whether a row of a stream can match any other."""
+        spec = self._join.spec
+        return (
+            is_matchable(spec, k, row)
+            if isinstance(spec, JoinSpec)
+            else is_matchable_in_streams(spec, k, [row] * len(spec.streams))
+        )
 
     def close(self) -> None:
         """Stop the cores and free the windows."""

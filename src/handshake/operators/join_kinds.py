@@ -94,6 +94,11 @@ class KindOfJoin:
         if self.states is not None:
             self.states.number(chunks[self._kind.shown.index(True)].rows)
 
+    def has_matched(self, side: int, positions: Array) -> bool | None:
+        """Return whether rows of a side that are held have matched; None if the join does not track that."""
+        pending = self._pending[side]
+        return None if pending is None else not pending.holds(positions)
+
     def _settle(self, positions: Array) -> None:
         """Record that rows wait no more; no pair of theirs is searched for in later steps."""
         if self.states is not None:

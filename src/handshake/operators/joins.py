@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from handshake.joins.metrics import StreamMetrics
 from handshake.joins.spec import FirstPairs
 from handshake.kernels.columns import as_array
 from handshake.kinds import INNER
@@ -20,7 +21,7 @@ from handshake.plan.algebra import MEMBER_TIME, Source, WindowJoin, chain
 from handshake.schema import arrow_of
 from handshake.windows import Windows, is_late
 
-_CLOCK, _PLACE, _POSITION = "\0clock", "\0place", "\0position"
+_CLOCK, _PLACE, POSITION = "\0clock", "\0place", "\0position"
 _NONE = np.empty(0, np.int64)
 
 
@@ -46,10 +47,12 @@ class JoinOperator:
         self._engine = None if node.match else self._start_engine()
         """The engine that finds pairs; an as-of join finds them when left rows are final."""
         self.late = self.no_time = 0
+        self.late_of = [0] * len(node.inputs)
+        """The late rows of each input; states of queries that earlier releases wrote begin anew."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Save rows and counts; the engine is created again."""
-        kept = ("_node", "_cores", "_clocks", "_arrived", "_kind", "late", "no_time")
+        kept = ("_node", "_cores", "_clocks", "_arrived", "_kind", "late", "late_of", "no_time")
         held = None if self._engine is None else self._engine.save()
         return {**{name: getattr(self, name) for name in kept}, "held": held}
 
@@ -67,14 +70,14 @@ class JoinOperator:
         """Return which pairs the engine has to find; None for all."""
         if self._kind is None or self._kind.states is None:
             return None
-        left, right = (f"{name}.{_POSITION}" for name in self._node.names)
+        left, right = (f"{name}.{POSITION}" for name in self._node.names)
         return FirstPairs(self._node.kind.shown.index(True), (left, right), self._kind.states)
 
     def _schema(self, k: int) -> pa.Schema:
         name = self._node.names[k]
         own = [(f"{name}.{f.name}", arrow_of(f.type)) for f in self._node.inputs[k].schema]
         hidden = [(MEMBER_TIME, pa.timestamp(self._unit)), (_CLOCK, pa.int64()), (_PLACE, pa.int64())]
-        hidden += [(_POSITION, pa.int64())] if self._numbered else []
+        hidden += [(POSITION, pa.int64())] if self._numbered else []
         return pa.schema([*own, *((f"{name}.{h}", kind) for h, kind in hidden)])
 
     def step(self, flows: list[Flow]) -> Flow:
@@ -85,7 +88,7 @@ class JoinOperator:
         if self._timed:
             for chunk in chunks:
                 check_results(chunk)
-            chunks = [self._keep_timely(chunk, trace, before) for chunk in chunks]
+            chunks = [self._keep_timely(k, chunk, trace, before) for k, chunk in enumerate(chunks)]
         arrived, ended = list(self._arrived), all(flow.ended for flow in flows)
         if self._kind is not None:
             self._kind.expect(chunks)
@@ -111,8 +114,8 @@ class JoinOperator:
                 engine.advance(k, last)
         return found
 
-    def _keep_timely(self, chunk: Chunk, trace: Trace, before: int) -> Chunk:
-        """Keep rows that have a time and were not late for the clock of the join.
+    def _keep_timely(self, k: int, chunk: Chunk, trace: Trace, before: int) -> Chunk:
+        """Keep rows of an input that have a time and were not late for the clock of the join.
 
         Rows that are not older than their own clock are never late: it is not behind that of the join.
         """
@@ -123,8 +126,10 @@ class JoinOperator:
         shown = np.concatenate([[before], trace.clocks])[np.searchsorted(trace.places, chunk.places, "left")]
         timed = np.ones(chunk.rows, np.bool_) if chunk.timed is None else chunk.timed
         stays = timed & ~is_late(chunk.times, shown)
+        late = int(np.count_nonzero(timed & ~stays))
         self.no_time += int(np.count_nonzero(~timed))
-        self.late += int(np.count_nonzero(timed & ~stays))
+        self.late += late
+        self.late_of[k] += late
         return chunk if stays.all() else chunk.take(np.flatnonzero(stays))
 
     def _batch(self, k: int, chunk: Chunk) -> pa.RecordBatch:
@@ -170,7 +175,7 @@ class JoinOperator:
             return FoundPairs(nothing, np.empty((len(self._node.inputs), 0), np.int64))
         table = pa.Table.from_batches(batches).combine_chunks()
         places, times, clocks = (self._stamps(table, h) for h in (_PLACE, MEMBER_TIME, _CLOCK))
-        positions = self._stamps(table, _POSITION) if self._numbered else places[:0]
+        positions = self._stamps(table, POSITION) if self._numbered else places[:0]
         order = np.lexsort((*positions[::-1], *places[::-1], places.max(axis=0)))
         rows = pa.array(order)
         columns = {f.name: as_array(table.column(f.name)).take(rows) for f in self._node.schema}
@@ -189,6 +194,32 @@ class JoinOperator:
         """Stop the engine."""
         if self._engine is not None:
             self._engine.close()
+
+    # About its rows.
+
+    @property
+    def node(self) -> WindowJoin:
+        """The join in the plan that runs."""
+        return self._node
+
+    @property
+    def timed(self) -> bool:
+        """True if a window needs times."""
+        return self._timed
+
+    @property
+    def mark(self) -> int | None:
+        """The clock of the join; None before it has moved."""
+        return self._clocks.least if self._clocks.least > BEGINNING else None
+
+    def counts(self, k: int) -> StreamMetrics:
+        """Return how many rows of an input took part, and how many were late."""
+        return StreamMetrics(self._node.names[k], self._arrived[k], self.late_of[k], 0, 0)
+
+    @property
+    def engine(self) -> JoinEngine | None:
+        """The engine that finds pairs; None for an as-of join."""
+        return self._engine
 
     @property
     def kind(self) -> KindOfJoin | None:

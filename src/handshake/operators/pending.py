@@ -95,6 +95,16 @@ class Pending:
         chosen: Array = np.sort(first[found])
         return chosen
 
+    @property
+    def chunks(self) -> list[Chunk]:
+        """The rows that wait."""
+        return [block.rest().chunk for block in self._blocks]
+
+    def holds(self, positions: Array) -> bool:
+        """Return whether one of the rows at some positions waits."""
+        waiting = [block.rows.positions[block.waiting] for block in self._blocks]
+        return any(bool(np.isin(positions, each).any()) for each in waiting)
+
     def leave(self, until: int | None) -> Left | None:
         """Remove and return the rows whose end is not after `until`; all rows if it is None."""
         gone = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from handshake.operators.reduced_plan import ReducedJoin, reduce_joins
 from handshake.operators.sessions import SessionOperator, SessionRows, SessionStates
 from handshake.operators.sources import Needs, NowNanoseconds, SourceOperator, arrow_schema
 from handshake.operators.union import UnionOperator
-from handshake.operators.why import explain_query, streams_of_joins
+from handshake.operators.why import explain_query, running_joins, streams_of_joins
 from handshake.operators.windows import Tuples, WindowOperator
 from handshake.options import Options
 from handshake.plan import algebra
@@ -133,8 +134,16 @@ class Query(Closing):
         self._leave_out_columns()
         self.listeners: list[Callable[[pa.RecordBatch], object]] = []
         """Called as `on_results` is; the live page adds its own."""
+        self._lock = threading.RLock()
         self._place, self._ended = 0, False
         self._results, self._unknown = {output.name: 0 for output in self.plan.outputs}, 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.RLock()
 
     def _build(self, node: Node, known: dict[str, int]) -> int:
         """Build operators from the inputs up, each plan once; return the number of the node's step."""
@@ -157,13 +166,16 @@ class Query(Closing):
     def why(self, rows: Mapping[str, Any], inputs: Mapping[str, Any] | None = None) -> tuple[Why, ...]:
         """Explain why rows, one of each stream, are a result of the window joins of this query, or not.
 
-        It looks at the conditions of the text: selections, the condition of each join, and windows. Windows
-        of tuples need positions, which it does not know. Rows that were late are in no result.
+        It looks at the conditions of the text: selections, the condition of each join, and windows. Once rows
+        have come, it also says of each row whether the join holds it, and if not, whether it can have
+        expired, was late, or has not come. Windows of tuples need positions, which only a query that holds
+        both rows knows.
 
         Args:
             rows: A row of each stream, by its name in the join or by the name of the input: a dict of values,
                 a frame of one row, the number of a row in `inputs`, or None for a row of NULLs.
-            inputs: Whole inputs by name. As-of joins need the right one to say which row is better.
+            inputs: Whole inputs by name. Before rows have come, as-of joins need the right one to say which
+                row is better.
 
         Returns:
             The answer of each window join that has a row of each of its streams.
@@ -173,7 +185,16 @@ class Query(Closing):
             if name not in self._sources:
                 self.plan.own_input(name)  # raises an error
             tables[name] = pa.Table.from_batches([self._sources[name].conform_batch(given)])
-        return explain_query(self._written, rows, tables)
+        with self._lock:
+            return explain_query(self._written, rows, tables, self._running_joins())
+
+    def _running_joins(self) -> dict[str, JoinOperator]:
+        """Return the joins that rows have come to, by the text of those that were written."""
+        if self._ended or not any(source.rows for source in self._sources.values()):
+            return {}
+        operators = [step.operator for step in self._steps if isinstance(step.operator, JoinOperator)]
+        known = {repr(operator.node): operator for operator in operators}
+        return {text: known[repr(join)] for text, join in running_joins(self._written, self.plan)}
 
     @property
     def streams(self) -> dict[str, pa.Schema]:
@@ -199,18 +220,19 @@ class Query(Closing):
 
         Places rise, from the number of rows that have come before; None: they come now.
         """
-        if self._ended:
-            raise HandshakeError("this query has ended; make a new one to push more tuples")
-        batches: dict[str, tuple[pa.RecordBatch, Array]] = {}
-        pushed = 0
-        for name, (tuples, places) in given.items():
-            if name not in self._sources:
-                self.plan.own_input(name)  # raises an error
-            elif (demux := self._sources[name].source.demux) is not None:
-                raise InputError(f"stream '{name}' comes with {demux.stream}; push its tuples there")
-            pushed += self._admit(name, tuples, places, batches)
-        self._place += pushed
-        return self._step(batches)
+        with self._lock:
+            if self._ended:
+                raise HandshakeError("this query has ended; make a new one to push more tuples")
+            batches: dict[str, tuple[pa.RecordBatch, Array]] = {}
+            pushed = 0
+            for name, (tuples, places) in given.items():
+                if name not in self._sources:
+                    self.plan.own_input(name)  # raises an error
+                elif (demux := self._sources[name].source.demux) is not None:
+                    raise InputError(f"stream '{name}' comes with {demux.stream}; push its tuples there")
+                pushed += self._admit(name, tuples, places, batches)
+            self._place += pushed
+            return self._step(batches)
 
     def _admit(
         self, name: str, tuples: Any, places: Array | None, batches: dict[str, tuple[pa.RecordBatch, Array]]
@@ -241,11 +263,12 @@ class Query(Closing):
 
     def finish(self) -> Results:
         """End the inputs; return the results of windows that were still open."""
-        if self._ended:
-            return {output.name: [] for output in self.plan.outputs}
-        results = self._step({}, ended=True)
-        self.close()
-        return results
+        with self._lock:
+            if self._ended:
+                return {output.name: [] for output in self.plan.outputs}
+            results = self._step({}, ended=True)
+            self.close()
+            return results
 
     def _step(self, batches: dict[str, tuple[pa.RecordBatch, Array]], *, ended: bool = False) -> Results:
         flows: list[Flow] = []
@@ -319,13 +342,14 @@ class Query(Closing):
 
     def close(self) -> None:
         """Free what is held."""
-        if not self._ended:
-            for operator, _ in self._steps:
-                if isinstance(operator, JoinOperator):
-                    operator.close()
-            if self._late is not None:
-                self._late.close()
-        self._ended = True
+        with self._lock:
+            if not self._ended:
+                for operator, _ in self._steps:
+                    if isinstance(operator, JoinOperator):
+                        operator.close()
+                if self._late is not None:
+                    self._late.close()
+            self._ended = True
 
 
 def _inputs(node: Node) -> tuple[Node, ...]:

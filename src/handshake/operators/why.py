@@ -10,14 +10,16 @@ import pyarrow as pa
 
 from handshake.errors import InputError, UnsupportedError, suggest
 from handshake.joins.why.answer import Condition, Why
-from handshake.joins.why.asof import explain_asof
+from handshake.joins.why.asof import explain_asof, explain_held_asof
 from handshake.joins.why.best import BEST
-from handshake.joins.why.conditions import Member, show_parts, window_conditions
+from handshake.joins.why.conditions import Member, Places, show_parts, window_conditions
 from handshake.joins.why.rows import conform_row, one_row
 from handshake.kernels.columns import as_array
 from handshake.kinds import INNER
 from handshake.operators.join_asof import as_of_match, as_of_schema
+from handshake.operators.joins import JoinOperator
 from handshake.operators.pipeline import Pipeline
+from handshake.operators.presence import Given, Presence, find_rows
 from handshake.operators.sources import arrow_schema, times_in
 from handshake.plan.algebra import (
     MEMBER_TIME,
@@ -68,9 +70,23 @@ def _joins(plan: Plan) -> list[tuple[WindowJoin, str]]:
     return [(join, ", ".join(names)) for join, names in found.values()]
 
 
+def running_joins(written: Plan, plan: Plan) -> Iterator[tuple[str, WindowJoin]]:
+    """Yield the joins of a plan, as they run, by those of the text.
+
+    Rules of the optimiser change what is around a join and what it reads. They neither drop nor add one.
+    """
+    for mine, theirs in zip(written.outputs, plan.outputs, strict=True):
+        yield from zip(map(repr, _joins_in(mine)), _joins_in(theirs), strict=True)
+
+
+def _joins_in(node: Node) -> list[WindowJoin]:
+    return [each for each in walk(node) if isinstance(each, WindowJoin)]
+
+
 def explain_query(
-    plan: Plan, given: Mapping[str, Any], inputs: Mapping[str, pa.Table] | None = None
-) -> tuple[Why, ...]:
+    plan: Plan, given: Mapping[str, Any], inputs: Mapping[str, pa.Table] | None = None,
+    running: Mapping[str, JoinOperator] | None = None,
+) -> tuple[Why, ...]:  # fmt: skip
     """Explain rows, one of each stream, by each window join that they are enough for.
 
     Args:
@@ -78,6 +94,7 @@ def explain_query(
         given: The rows by the names that streams have in the joins, or by the names of inputs: dicts of
             values, frames of one row, numbers of rows in `inputs`, or None for a row of NULLs.
         inputs: Whole inputs by name, if they are known.
+        running: The joins of a running query, by the text of those of the plan.
 
     Raises:
         UnsupportedError: The query has no window join.
@@ -96,7 +113,11 @@ def explain_query(
                 f"no join of the query reads a stream '{name}' ({', '.join(sorted(known))})"
                 f"{suggest(name, sorted(known))}"
             )
-    found = [_explain_join(plan, join, asker, results) for join, results in joins if asker.has_rows(join)]
+    found = [
+        _explain_join(plan, join, asker, results, (running or {}).get(repr(join)))
+        for join, results in joins
+        if asker.has_rows(join)
+    ]
     if not found:
         first = joins[0][0]
         missing = next(name for name in asker.streams(first) if not asker.is_given(name))
@@ -116,6 +137,8 @@ class _Row(NamedTuple):
     """The time column; None if the time of the row is not known."""
     conditions: tuple[Condition, ...] = ()
     """Selections between the stream and the join."""
+    below: pa.RecordBatch | None = None
+    """The row below the operators between the stream and the join, if there are any."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +189,8 @@ class _Asker:
         if not nodes:
             return found
         conditions = (*found.conditions, *_selections(found.batch, below, nodes))
-        return found._replace(batch=_compute(found.batch, below, nodes), conditions=conditions)
+        batch = _compute(found.batch, below, nodes)
+        return found._replace(batch=batch, conditions=conditions, below=found.batch)
 
     def _read_given(self, name: str, node: Node) -> _Row:
         schema = arrow_schema(node) if isinstance(node, Source) else _schema(node)
@@ -273,19 +297,28 @@ def _show_parts(
 # One join
 
 
-def _explain_join(plan: Plan, join: WindowJoin, asker: _Asker, results: str) -> Why:
-    """Explain the rows of a join."""
+def _explain_join(
+    plan: Plan, join: WindowJoin, asker: _Asker, results: str, operator: JoinOperator | None
+) -> Why:
+    """Explain the rows of a join; `operator` runs it."""
     rows = [asker.row(name, node) for name, node in zip(join.names, join.inputs, strict=True)]
     title = f"join of {' and '.join(join.names)} for {results}"
     below = [condition for row in rows for condition in row.conditions]
     predicate = [*below, *_predicate(join, rows)]
     times = [_in_unit(row.time, node, join) for row, node in zip(rows, join.inputs, strict=True)]
     unknown = [name for name, row in zip(join.names, rows, strict=True) if row.column is None]
-    above = [*_above(plan, join, rows)]
+    above, seen = [*_above(plan, join, rows)], None
+    if operator is not None:
+        given = [
+            Given(row.batch if row.below is None else row.below, time, row.column)
+            for row, time in zip(rows, times, strict=True)
+        ]
+        seen = find_rows(operator, given)
     if join.match:
-        why = _explain_as_of(join, rows, times, asker, predicate)
+        why = _explain_as_of(join, rows, times, asker, predicate, seen)
         return replace(why, conditions=(*why.conditions, *above), title=title)
-    conditions = [*predicate, *_windows(join, rows, times, unknown), *above]
+    places, found = (None, ()) if seen is None else (seen.places, seen.found)
+    conditions = [*predicate, *_windows(join, rows, times, unknown, places), *above, *found]
     notes = () if join.kind == INNER else (f"this is {join.called}: {join.kind.help}",)
     return Why(tuple(conditions), notes, title)
 
@@ -305,8 +338,9 @@ def _column(join: WindowJoin, rows: Sequence[_Row], column: Column) -> pa.Array:
 
 
 def _windows(
-    join: WindowJoin, rows: Sequence[_Row], times: Sequence[int | None], unknown: Sequence[str]
-) -> Iterator[Condition]:
+    join: WindowJoin, rows: Sequence[_Row], times: Sequence[int | None], unknown: Sequence[str],
+    places: Places | None,
+) -> Iterator[Condition]:  # fmt: skip
     """Yield the rule of each window."""
     timed = any(window is not None and window.timed for window in join.windows)
     if timed and unknown:
@@ -320,7 +354,7 @@ def _windows(
         Member(name, window, None if window is None else window.rule(unit), time, row.column, sided=False)
         for name, window, time, row in zip(join.names, join.windows, times, rows, strict=True)
     ]
-    yield from window_conditions(members, unit, None)
+    yield from window_conditions(members, unit, places)
 
 
 def _above(plan: Plan, join: WindowJoin, rows: Sequence[_Row]) -> Iterator[Condition]:
@@ -337,26 +371,29 @@ def _above(plan: Plan, join: WindowJoin, rows: Sequence[_Row]) -> Iterator[Condi
 
 def _explain_as_of(
     join: WindowJoin, rows: Sequence[_Row], times: Sequence[int | None], asker: _Asker,
-    predicate: Sequence[Condition],
+    predicate: Sequence[Condition], seen: Presence | None,
 ) -> Why:  # fmt: skip
     """Explain the rows of an as-of join."""
+    present = () if seen is None else seen.found
     if any(row.column is None for row in rows):
         detail = "the time of a row is not known: no column of its stream has it"
-        return Why((*predicate, Condition(BEST, "unknown", detail)))
+        return Why((*predicate, *present, Condition(BEST, "unknown", detail)))
     schemas = as_of_schema(join, 0), as_of_schema(join, 1)
     batches = [
         _timed_rows(pa.Table.from_batches([row.batch]), [time], schema).to_batches()[0]
         for row, time, schema in zip(rows, times, schemas, strict=True)
     ]
-    found = asker.candidates(join.names[1], join.inputs[1])
-    right = None
+    match, within = as_of_match(join, schemas, 1), f"less than {join.windows[1]} away"
+    if seen is not None and seen.left is not None and seen.right is not None:
+        # whole inputs have right rows that were late, or have not come
+        return explain_held_asof(
+            match, batches, seen.right, seen.left, present, predicate=predicate, within=within
+        )
+    found, right = asker.candidates(join.names[1], join.inputs[1]), None
     if found is not None:
         right = _timed_rows(found[0], [_in_unit(t, join.inputs[1], join) for t in found[1]], schemas[1])
     unknown = f"the other rows of {join.names[1]} are not known; give the whole inputs"
-    within = f"less than {join.windows[1]} away"
-    return explain_asof(
-        as_of_match(join, schemas, 1), batches, right, predicate=predicate, within=within, unknown=unknown
-    )
+    return explain_asof(match, batches, right, predicate=predicate, within=within, unknown=unknown)
 
 
 def _timed_rows(rows: pa.Table, times: Sequence[int | None], schema: pa.Schema) -> pa.Table:

@@ -21,6 +21,7 @@ from handshake.io.udp.receive import direct
 from handshake.joins.join import JoinPlan, Metrics, MultiReplay, Replay
 from handshake.joins.late import LateRows, LateStream
 from handshake.joins.latency import Latency
+from handshake.joins.why.answer import Why
 from handshake.kinds import INNER
 from handshake.operators.query import Query
 from handshake.operators.reduced_plan import reduce_joins
@@ -296,6 +297,19 @@ class QueryRun(Run):
         received = [(f"{name}, datagrams", _datagrams(counts)) for name, counts in self._counters.items()]
         rate = sum(figures.rows.values()) / max(self._seconds, 1e-9)
         return [*figures.facts(), *received, ("time", f"{self._seconds:.2f} s, {rate:,.0f} rows/s")]
+
+
+def explain_inputs(plan: Plan, inputs: Mapping[str, Any], numbers: Mapping[str, int]) -> tuple[Why, ...]:
+    """Explain rows of whole inputs, given by their numbers in the streams that a query joins.
+
+    Files are replayed by time, so none of their rows is late. Rows on standard input come in the order of its
+    lines: the query runs until the last of the rows has come, and says what has become of each.
+    """
+    query, tables = Query(plan, optimised=False), read_inputs(plan, inputs)
+    if _is_standard_input(inputs):
+        for name, table in tables.items():
+            query.push(name, table.slice(0, max(numbers.values(), default=-1) + 1))
+    return query.why(numbers, tables)
 
 
 def _flat(results: Mapping[str, list[pa.RecordBatch]]) -> Iterator[tuple[str, pa.RecordBatch]]:

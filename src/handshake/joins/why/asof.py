@@ -48,8 +48,7 @@ def explain_asof(
         within: How far a right row may be, as text, if it is not the tolerance.
         unknown: The reason if the right input is not known.
     """
-    pair = _predicate(join, rows) if predicate is None else predicate
-    conditions = [*pair, *_time_conditions(join, rows, within)]
+    conditions = _pair_conditions(join, rows, predicate, within)
     if right is None:
         return Why((*conditions, Condition(BEST, "unknown", unknown)))
     choice = _Choice(join, rows, right)
@@ -86,8 +85,9 @@ def explain_waiting_asof(
 
 
 def explain_held_asof(
-    join: AsOf, rows: Sequence[pa.RecordBatch], right: pa.Table, left: LeftRow, found: Sequence[Condition]
-) -> Why:
+    join: AsOf, rows: Sequence[pa.RecordBatch], right: pa.Table, left: LeftRow, found: Sequence[Condition],
+    *, predicate: Sequence[Condition] | None = None, within: str | None = None,
+) -> Why:  # fmt: skip
     """Explain two rows, one per batch, by the right rows that an as-of join of streams holds.
 
     Args:
@@ -95,9 +95,11 @@ def explain_held_asof(
         rows: A left row and a right row.
         right: The right rows that are held.
         left: The left row in the join.
-        found: What has become of both rows.
+        found: Whether both rows are held, or why not.
+        predicate: The conditions of the predicate, if they have been looked at.
+        within: How far a right row may be, as text, if it is not the tolerance.
     """
-    conditions = [*_predicate(join, rows), *_time_conditions(join, rows), *found]
+    conditions = [*_pair_conditions(join, rows, predicate, within), *found]
     choice = _Choice(join, rows, right)
     if Why(tuple(conditions)).joined is not False:
         conditions.append(choice.explain(left))
@@ -105,6 +107,14 @@ def explain_held_asof(
     if left.final and not left.held:
         return why
     return replace(why, notes=(note_taken(choice.taken, join.kind, so_far=True),))
+
+
+def _pair_conditions(
+    join: AsOf, rows: Sequence[pa.RecordBatch], predicate: Sequence[Condition] | None, within: str | None
+) -> list[Condition]:
+    """Return the conditions of the predicate and on times."""
+    pair = _predicate(join, rows) if predicate is None else predicate
+    return [*pair, *_time_conditions(join, rows, within)]
 
 
 def _predicate(join: AsOf, rows: Sequence[pa.RecordBatch]) -> Iterator[Condition]:

@@ -62,7 +62,7 @@ class LeftRow:
             return asked.explain(self.held, f", and waits {self.until}")
         reasons = ", or ".join(("its result has come", *asked.explain_loss(), "it has not come"))
         behind = f"it is {asked.behind} behind the watermark: " if asked.behind else ""
-        return Condition("left row in the join", "unknown", f"not held: {behind}{reasons}")
+        return Condition(f"{self.member.row} in the join", "unknown", f"not held: {behind}{reasons}")
 
 
 REPLACED = "a later row of its keys has replaced it"

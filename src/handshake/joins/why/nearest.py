@@ -160,7 +160,7 @@ def explain_held_nearest(
         rows: A left row and a right row.
         right: The right rows that are held.
         left: The left row in the join.
-        found: What has become of both rows.
+        found: Whether both rows are held, or why not.
     """
     conditions = [*conditions_of(join.plan_pairs(join.left, join.right).spec, rows), *found]
     alone, other = (pa.Table.from_batches([row]) for row in rows)

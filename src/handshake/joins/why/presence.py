@@ -53,7 +53,7 @@ def explain_in_join(
     for side, (member, one) in enumerate(zip(members, held, strict=True)):
         matchable = is_matchable(spec, side, rows[side])
         asked = Asked(member, spec.unit, mark, spec.windows.timed, matchable, counts[side], queued)
-        found.append(asked.explain(one is not None, _MATCHED[None if one is None else one.matched]))
+        found.append(asked.explain(one is not None, MATCHED[None if one is None else one.matched]))
     known = [member for member, one in zip(members, held, strict=True) if one is not None]
     notes = () if mark is None else tuple(waiting(known, spec.unit, mark))
     matched = [one is not None and bool(one.matched) for one in held]
@@ -161,7 +161,8 @@ class Asked:
             yield f"it was shed, as {self.counts.shed:,} of this {stream}"
 
 
-_MATCHED = {None: "", True: ", and it has matched", False: ", and it has not matched so far"}
+MATCHED = {None: "", True: ", and it has matched", False: ", and it has not matched so far"}
+"""The end of the answer for a row that is held: whether it has matched, if the join knows it."""
 
 
 def equal_rows(batch: pa.RecordBatch, asked: pa.RecordBatch) -> Array:

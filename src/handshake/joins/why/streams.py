@@ -111,17 +111,17 @@ def explain_in_streams(
         queued: Whether rows may wait in front of the join.
     """
     spec, mark, members = join.spec, join.driver.mark(), _members(join.spec, rows)
-    held = [_find_held(join, k, row) for k, row in enumerate(rows)]
+    held = [find_in_streams(join, k, row) for k, row in enumerate(rows)]
     found = [
-        Asked(member, spec.unit, mark, spec.timed, _is_matchable(spec, k, rows), counts[k], queued).explain(
-            held[k] is not None
-        )
+        Asked(
+            member, spec.unit, mark, spec.timed, is_matchable_in_streams(spec, k, rows), counts[k], queued
+        ).explain(held[k] is not None)
         for k, member in enumerate(members)
     ]
-    return Why((*_conditions(spec, rows, members, _places(spec, held)), *found))
+    return Why((*_conditions(spec, rows, members, places_in_streams(spec, held)), *found))
 
 
-def _find_held(join: MJoin, k: int, row: pa.RecordBatch) -> pa.RecordBatch | None:
+def find_in_streams(join: MJoin, k: int, row: pa.RecordBatch) -> pa.RecordBatch | None:
     """Return the rows of a stream with these values that can still join, stamped; None if there is none."""
     spec, oldest = join.spec, join.driver.oldest(k)
     asked = row.rename_columns([f"{spec.names[k]}.{name}" for name in row.schema.names])
@@ -134,7 +134,7 @@ def _find_held(join: MJoin, k: int, row: pa.RecordBatch) -> pa.RecordBatch | Non
     return pa.Table.from_batches(found).combine_chunks().to_batches()[0] if found else None
 
 
-def _places(spec: ManySpec, held: Sequence[pa.RecordBatch | None]) -> Places | None:
+def places_in_streams(spec: ManySpec, held: Sequence[pa.RecordBatch | None]) -> Places | None:
     """Return where the rows came, if windows count rows and the join holds each once."""
     rows = [one for one in held if one is not None and one.num_rows == 1]
     if not spec.windows.counted or len(rows) < len(held):
@@ -151,7 +151,7 @@ def _count_seen(spec: ManySpec, row: pa.RecordBatch, k: int, j: int) -> int:
     return int(row.column(one.own_stamp if k == j else one.seen_stamp(other))[0].as_py())
 
 
-def _is_matchable(spec: ManySpec, k: int, rows: Sequence[pa.RecordBatch]) -> bool:
+def is_matchable_in_streams(spec: ManySpec, k: int, rows: Sequence[pa.RecordBatch]) -> bool:
     """Return whether a row can match any other: conditions on it hold, and no compared value is NULL."""
     for condition in spec.filters:
         if condition.streams == {k} and not _holds(spec, condition, rows):
