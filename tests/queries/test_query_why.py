@@ -11,7 +11,10 @@ import pytest
 
 import query_oracle
 from handshake import InputError, Query, UnsupportedError, why_streams
+from handshake.operators.why import running_joins
+from handshake.plan.optimise import optimise
 from handshake.plan.query import parse_query
+from query_cases import ASOF, CHAINS, JOINS, KINDS, LAYERED, TWO
 from query_streams import seen
 
 STREAMS = """CREATE INPUT STREAM R (n int, k int, v int, t timestamp(3)) TIMESTAMP BY t;
@@ -74,6 +77,7 @@ RUNNING = {
     "full": """SELECT R.n AS R, S.n AS S FROM R [SIZE .006 TIME] FULL JOIN S [SIZE .004 TIME] ON R.k <= S.k
         AND v <= w + 3 AND w > 0""",
 }  # fmt: skip
+ALL_JOINS = {**JOINS, **LAYERED, **KINDS, **ASOF, **CHAINS}
 REACH = {"two": {"R": 5, "S": 3}, "full": {"R": 5, "S": 3}, "three": {"R": 7, "S": 9, "U": 5}}
 """How long rows are held, in the texts whose joins read the streams themselves."""
 
@@ -153,6 +157,15 @@ def test_running_queries_agree_with_the_oracle(name: str, cores: int) -> None:
         assert False not in joined or members not in want, str(found)
     assert {False, None if "ASOF" in RUNNING[name] else True} <= outcomes
     run.query.close()
+
+
+@pytest.mark.parametrize("name", ALL_JOINS)
+def test_the_optimiser_keeps_the_joins_of_a_text(name: str) -> None:
+    plan = parse_query(TWO + ALL_JOINS[name])
+    pairs = [*running_joins(plan, optimise(plan))]
+    assert pairs
+    for text, join in pairs:
+        assert f"names={join.names!r}, windows={join.windows!r}" in text
 
 
 def test_a_running_query_says_what_has_become_of_rows() -> None:
