@@ -1,7 +1,9 @@
 """Give mutated inputs to everything that the package reads, and keep a tally.
 
 Each target runs in a process of its own, so that a crash is found and named. The tally of all runs is in
-bench/results/fuzz.json; a run with the seed of an earlier run is not counted again.
+bench/results/fuzz.json; a run with the seed of an earlier run is not counted again. Counts include faults
+that have been fixed since. The tally also lists each fault with its input, and with the test that covers it
+once someone has entered one.
 
     .venv/bin/python scripts/fuzz.py --seed 1 --inputs 1000
     .venv/bin/python scripts/fuzz.py --target csv --seed 1 --only 17
@@ -16,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +74,17 @@ def _start_part(given: argparse.Namespace, name: str, numbers: range) -> dict[st
                 _merge(total, json.loads(result.read_text()))
                 break
             at = int((Path(folder) / "number").read_text() or start)
-            status = f"exit status {done.returncode}"
-            total["faults"].append(f"--target {name} --seed {given.seed} --only {at}: {status}")
-            _merge(total, {"counts": {"accepted or refused": at - start, "faults": 1}, "faults": []})
+            fault = _crash(name, given.seed, at, f"exit status {done.returncode}")
+            _merge(total, {"counts": {"accepted or refused": at - start, "faults": 1}, "faults": [fault]})
             start = at + 1
     return total
+
+
+def _crash(name: str, seed: int, number: int, what: str) -> dict[str, Any]:
+    from fuzz.run import fault_of
+    from fuzz.targets import TARGETS
+
+    return asdict(fault_of(TARGETS[name], name, seed, number, what))
 
 
 def _merge(total: dict[str, Any], part: dict[str, Any]) -> None:
@@ -100,12 +109,12 @@ def _run_part(given: argparse.Namespace) -> int:
             place.flush()
 
         found = run_target(TARGETS[name], name, given.seed, range(start, stop), inputs, begin)
-    (folder / "result.json").write_text(json.dumps({"counts": found.counts, "faults": found.faults}))
+    (folder / "result.json").write_text(json.dumps(found.values()))
     return 0
 
 
 def _add_to_tally(found: list[dict[str, Any]], seed: int) -> None:
-    tally = json.loads(TALLY.read_text()) if TALLY.exists() else {"targets": {}}
+    tally = json.loads(TALLY.read_text()) if TALLY.exists() else {"targets": {}, "faults": []}
     for part in found:
         entry = tally["targets"].setdefault(part["target"], {"inputs": 0, "outcomes": {}, "seeds": []})
         if seed in entry["seeds"]:
@@ -114,6 +123,7 @@ def _add_to_tally(found: list[dict[str, Any]], seed: int) -> None:
         entry["inputs"] += sum(part["counts"].values())
         for key, count in part["counts"].items():
             entry["outcomes"][key] = entry["outcomes"].get(key, 0) + count
+        tally["faults"] += [{**fault, "test": None} for fault in part["faults"]]
     tally["inputs"] = sum(entry["inputs"] for entry in tally["targets"].values())
     tally["date"] = time.strftime("%Y-%m-%d", time.gmtime())
     TALLY.write_text(json.dumps(tally, indent=1) + "\n")
@@ -125,7 +135,8 @@ def _report(found: list[dict[str, Any]]) -> int:
         counts = ", ".join(f"{count} {key}" for key, count in sorted(part["counts"].items()))
         print(f"{part['target']:<13}{counts}; {part['seconds']:.1f} s")
         for fault in part["faults"][:20]:
-            print(f"  {fault}")
+            print(f"  --seed {fault['seed']} --only {fault['number']}: {fault['fault']}")
+            print(f"    {fault['input']}")
         faults += len(part["faults"])
     total = sum(sum(part["counts"].values()) for part in found)
     print(f"RESULT inputs={total} faults={faults}")

@@ -5,22 +5,29 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections import Counter
 from pathlib import Path
+from random import Random
 
+import pyarrow as pa
 import pytest
 
 import handshake as hs
-from fuzz.run import run_target
-from fuzz.state import _manifests
+from fuzz.mutate import Mutant
+from fuzz.run import Target, run_target
+from fuzz.state import _log, _manifests, check_log
 from fuzz.targets import TARGETS
+from fuzz.texts import _value
 from handshake.engines.spark.state.manifest import Manifest
 from handshake.engines.spark.state.store import StateError
 from handshake.io.declared import BadRows
-from handshake.io.files import read_declared
+from handshake.io.files import read, read_declared
 from handshake.io.udp.sockets import Endpoint
+from handshake.io.udp.wire import Layout
 from handshake.plan.query import parse_query
 from handshake.schema import Schema
 
+ROOT = Path(__file__).parent.parent
 SLOW = {"commands": 40, "options": 60, "queries": 150}
 """Inputs of targets that take milliseconds each."""
 
@@ -36,15 +43,47 @@ def test_mutants_are_accepted_or_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_a_fault_is_found_and_named(tmp_path: Path) -> None:
-    def check(rng: object, folder: Path) -> bool:
+    def check(given: object, rng: object, folder: Path) -> bool:
         raise KeyError("gone")
 
-    found = run_target(check, "none", 7, range(3, 4), tmp_path)
-    assert found.faults == ["--target none --seed 7 --only 3: check: KeyError: 'gone'"]
+    target = Target(lambda _: ("é\0", b"\xff" * 2_000), check)
+    found = run_target(target, "none", 7, range(3, 4), tmp_path)
     assert found.counts == {"faults": 1}
+    (fault,) = found.faults
+    assert str(fault) == "--target none --seed 7 --only 3: check: KeyError: 'gone'"
+    assert fault.input.startswith(r"('\xe9\x00', b'\xff\xff")
+    assert fault.input.endswith(r"\xff\xff')")
+    assert len(fault.input) < 640
 
 
-# Faults that mutants found
+def test_a_mutant_shows_where_it_differs() -> None:
+    assert repr(Mutant(b"abcabc", b"abbc")) == "b'' instead of b'ca' at byte 2 of 6"
+    assert repr(Mutant(b"aaa", b"aaaa")) == "b'a' instead of b'' at byte 3 of 3"
+    assert repr(Mutant(b"abc", b"aBc")) == "b'B' instead of b'b' at byte 1 of 3"
+
+
+def test_inputs_are_the_same_in_each_run() -> None:
+    assert _manifests.__wrapped__() == _manifests()
+    assert _log.__wrapped__() == _log()
+
+
+# Faults that mutants found. Names of cases are the seed and the number of the input.
+
+
+def test_each_fault_of_the_tally_has_a_test() -> None:
+    tally = json.loads((ROOT / "bench" / "results" / "fuzz.json").read_text())
+    listed = Counter(fault["target"] for fault in tally["faults"])
+    assert listed == {
+        name: entry["outcomes"]["faults"]
+        for name, entry in tally["targets"].items()
+        if "faults" in entry["outcomes"]
+    }
+    for fault in tally["faults"]:
+        file, _, test = fault["test"].partition("::")
+        name, _, case = test.rstrip("]").partition("[")
+        text = (ROOT / file).read_text()
+        assert f"\ndef {name}(" in text, fault
+        assert case in text, fault
 
 
 @pytest.mark.parametrize("url", ["udp://[:1]:5000", "udp://[::1:5000", "udp://ho\nst"])
@@ -86,30 +125,117 @@ def test_a_manifest_of_the_first_version_is_read() -> None:
     assert Manifest.parse(old.dump()).dump() == old.dump()
 
 
-@pytest.mark.parametrize(
-    ("name", "number"), [("logs", 302), ("logs", 2823), ("manifests", 1737), ("manifests", 1857)]
-)
-def test_lengths_beyond_the_file_are_refused(name: str, number: int, tmp_path: Path) -> None:
-    found = run_target(TARGETS[name], name, 201, range(number, number + 1), tmp_path)
-    assert found.counts == {"refused": 1}
+END = b"\x00@\x02\0\0\0\0\0\0\x80\xb6g\xf8\xa1k#}"
+"""The middle of a record of an index: the last byte of its number of rows, its end, and a checksum."""
+
+
+def _damage(name: str, mutant: tuple[int, bytes, bytes]) -> Mutant:
+    """A file of a log with other bytes at a place."""
+    place, old, new = mutant
+    whole = dict(_log())[name]
+    assert whole[place : place + len(old)] == old
+    return Mutant(whole, whole[:place] + new + whole[place + len(old) :])
 
 
 @pytest.mark.parametrize(
-    ("name", "seed", "number"),
+    "mutant",
     [
-        ("logs", 402, 3080),  # columns whose names are not UTF-8
-        ("options", 403, 1),  # pace={}
-        ("options", 404, 419),  # engine=1e300
-        ("commands", 403, 268),  # run --pace nan
-        ("csv", 405, 2456),  # two columns without a name
-        ("addresses", 406, 945),  # ends=²
-        ("declarations", 406, 7532),  # string(111…)
+        pytest.param((15, b"\x00", b"\x81"), id="201-302"),
+        pytest.param((15, b"\x00\x80\xb6g\xf8\xa1k#", b"\xff" * 8), id="201-2823"),
+        pytest.param((7, END, END[1:] + b"-"), id="201-3481"),
+        pytest.param((8, END[1:9], b"\xff" * 8), id="202-82"),
+        pytest.param((7, END, b"\x01@\x02\0\0\0\0\0\x80\xb6g\xf8\xa1k'#\x9a"), id="202-1825"),
+        pytest.param((15, b"\x00", b"\x8a"), id="202-2126"),
+        pytest.param((15, b"\x00\x80", b"\xff\xff"), id="202-2531"),
+        pytest.param((15, b"\x00\x80", b"\xff\xff"), id="202-2701"),
     ],
 )
-def test_mutants_that_once_failed_are_refused(name: str, seed: int, number: int, tmp_path: Path) -> None:
-    found = run_target(TARGETS[name], name, seed, range(number, number + 1), tmp_path)
-    assert found.faults == []
-    assert found.counts == {"refused": 1}
+def test_an_index_of_a_log_with_an_end_beyond_its_file_is_refused(
+    mutant: tuple[int, bytes, bytes], tmp_path: Path
+) -> None:
+    name = "00000000000000000000.index"
+    with pytest.raises(hs.InputError, match=r"\.arrows' is damaged at bytes 0 to \d{19,20}: their checksum"):
+        check_log(("read", name, _damage(name, mutant)), Random(0), tmp_path)
+
+
+@pytest.mark.parametrize("byte", [pytest.param(b"\xff", id="402-3080"), pytest.param(b"\xb5", id="405-2457")])
+def test_a_log_with_a_column_whose_name_is_not_utf8_is_refused(byte: bytes, tmp_path: Path) -> None:
+    mutant = _damage("schema.arrow", (140, b"s", byte))
+    with pytest.raises(hs.InputError, match=r"is not a log of a stream: its schema\.arrow is damaged$"):
+        check_log(("continue", "schema.arrow", mutant), Random(0), tmp_path)
+
+
+@pytest.mark.parametrize("rows", [25_769_803_776, 71_776_119_061_217_282])
+def test_a_manifest_whose_states_have_more_rows_than_bytes_is_refused(rows: int) -> None:
+    """The checksum of the manifest is right: a person can write it."""
+    head = struct.Struct("<4sIIII")
+    mark, _, size, *_ = head.unpack_from(_manifests()[3])
+    body = bytearray(_manifests()[3][8:])
+    struct.pack_into("<q", body, 12 + size + 8, rows)
+    with pytest.raises(StateError, match=f"ValueError: 1 bytes of states for {rows} rows"):
+        Manifest.parse(struct.pack("<4sI", mark, zlib.crc32(body)) + body)
+
+
+@pytest.mark.parametrize(
+    ("url", "wrong"),
+    [
+        pytest.param("udp://host:9?ends=\xb2&idle=3&buffer=1024&no", "ends=\xb2", id="406-945"),
+        pytest.param(
+            "udp://host:9?ends=2&idle=3&buffer=102\xb2&coalesce=no", "buffer=102\xb2", id="406-4793"
+        ),
+    ],
+)
+def test_numbers_of_an_address_that_are_no_ascii_digits_are_refused(url: str, wrong: str) -> None:
+    with pytest.raises(hs.InputError, match=rf"^{wrong} in '.*' is not a whole number from 1 up$"):
+        Endpoint.parse(url)
+
+
+def test_a_string_wider_than_any_datagram_is_refused() -> None:
+    with pytest.raises(
+        hs.SchemaError, match=r"^field 'Symbol' is wider than a datagram, which has at most 65507"
+    ):
+        Layout.parse(f"Seqnr int, Symbol string({'1' * 400}), Price int, Volume int")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        pytest.param(
+            b"x\0\0\0\0\0\xe7" + bytes(68) + b'""hi""",,\n300\xac,-0.0,2024-',
+            "is not UTF-8 text",
+            id="405-2456",
+        ),
+        pytest.param(
+            b'x,s,f,t,"say ""hi"""1e999,,\n300,,-0.0,2024-02-29T12:00:02036854775\x1807,'
+            b"Z\xc3\xbcrich,nan,1970",
+            "has more than one column named '' ",
+            id="405-3715",
+        ),
+    ],
+)
+def test_csv_columns_without_names_are_refused(data: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "input.csv"
+    path.write_bytes(data)
+    with pytest.raises(hs.InputError, match=message):
+        read(path)
+
+
+def test_an_engine_that_is_no_text_is_refused() -> None:
+    with pytest.raises(hs.UnsupportedError, match=r"^no engine '1e\+300' \("):
+        hs.join({"x": [1]}, {"a": [1]}, "l.x = r.a", engine=1e300)  # type: ignore[call-overload]
+
+
+def test_a_pace_that_is_no_number_is_refused() -> None:
+    with pytest.raises(hs.UnsupportedError, match=r"^pace is a number above 0; \{\} was given$"):
+        hs.join({"x": [1]}, {"a": [1]}, "l.x = r.a", pace={}, order="arrival")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("precision", [1, 5, 20, 38])
+def test_rows_made_for_queries_fit_narrow_decimals(precision: int) -> None:
+    for scale in range(precision + 1):
+        kind = pa.decimal128(precision, scale)
+        made = [_value(Random(seed), kind) for seed in range(100)]
+        assert len(set(pa.array(made, kind).to_pylist())) > 1
 
 
 def _schema() -> Schema:

@@ -17,7 +17,7 @@ from handshake.io.udp.mmsg import Datagrams
 from handshake.io.udp.wire import Layout
 from oracle_wire import Receiver, width
 
-__all__ = ["check_datagrams", "comparable", "datagrams", "layout_of", "plain"]
+__all__ = ["check_datagrams", "comparable", "datagrams", "layout_of", "make_datagrams", "plain"]
 
 KINDS = (
     "int8",
@@ -71,18 +71,23 @@ def layout_of(fields: list[str]) -> Layout:
     return Layout.parse(", ".join(f"f{n} {kind}" for n, kind in enumerate(fields)))
 
 
-def check_datagrams(rng: Random, folder: Path) -> bool | str:
-    """Decode mutated datagrams: rows and counts are those of a decoder that goes byte by byte."""
+def make_datagrams(rng: Random) -> dict[str, Any]:
+    """Make streams, and mutated datagrams for them."""
     several, sequence = rng.random() < 0.5, rng.random() < 0.5
     streams = {
         f"s{n}": (["uint8"] * several + rng.choices(KINDS, k=rng.randint(1, 4)), mark)
         for n, mark in enumerate((68, 70) if several else (None,))
     }
-    payloads = _payloads(rng, streams, sequence)
+    return {"streams": streams, "sequence": sequence, "payloads": _payloads(rng, streams, sequence)}
+
+
+def check_datagrams(given: dict[str, Any], rng: Random, folder: Path) -> bool | str:
+    """Decode mutated datagrams: rows and counts are those of a decoder that goes byte by byte."""
+    streams, sequence, payloads = given["streams"], given["sequence"], given["payloads"]
     receiver, bad = Receiver(streams, sequence), []
     demux = Demux(
         tuple(Stream(n, layout_of(f), () if m is None else (m,)) for n, (f, m) in streams.items()),
-        "f0" if several else None, sequence, bad=lambda data, reason: bad.append(data),
+        "f0" if len(streams) > 1 else None, sequence, bad=lambda data, reason: bad.append(data),
     )  # fmt: skip
     got: dict[str, list[Any]] = {}
     step = rng.randint(1, 4)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fuzz.mutate import mutate_bytes
+from fuzz.mutate import Mutant, mutate_bytes
 from fuzz.run import refusal
 from handshake.errors import HandshakeError
 from handshake.io.declared import BadRows
@@ -23,7 +23,7 @@ from handshake.io.files import read, read_declared
 from handshake.plan.query import parse_query
 from handshake.schema import Schema
 
-__all__ = ["check_columnar", "check_csv", "check_json"]
+__all__ = ["check_columnar", "check_csv", "check_json", "make_columnar", "make_csv", "make_json"]
 
 CSV_TEXT = (
     b"x,s,f,t\n1,a,0.5,2024-01-01 00:00:00\n"
@@ -74,9 +74,13 @@ def _read_both(path: Path, data: bytes) -> tuple[pa.Table | None, BadRows]:
 # Text
 
 
-def check_csv(rng: Random, folder: Path) -> bool | str:
-    """Read a mutated CSV file: plain rows come with the values that Python's `csv` finds, in order."""
-    data = mutate_bytes(rng, CSV_TEXT)
+def make_csv(rng: Random) -> bytes:
+    """Make a mutated CSV file."""
+    return mutate_bytes(rng, CSV_TEXT)
+
+
+def check_csv(data: bytes, rng: Random, folder: Path) -> bool | str:
+    """Read a CSV file: plain rows come with the values that Python's `csv` finds, in order."""
     table, bad = _read_both(_write(folder, "input.csv", data), data)
     if table is None:
         return False
@@ -111,9 +115,13 @@ def _csv_rows(data: bytes) -> list[dict[str, str]] | None:
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
-def check_json(rng: Random, folder: Path) -> bool | str:
-    """Read a mutated file of JSON lines: whole numbers and texts are those that Python's `json` finds."""
-    data = mutate_bytes(rng, JSON_TEXT)
+def make_json(rng: Random) -> bytes:
+    """Make a mutated file of JSON lines."""
+    return mutate_bytes(rng, JSON_TEXT)
+
+
+def check_json(data: bytes, rng: Random, folder: Path) -> bool | str:
+    """Read a file of JSON lines: whole numbers and texts are those that Python's `json` finds."""
     table, bad = _read_both(_write(folder, "input.jsonl", data), data)
     if table is None:
         return False
@@ -182,9 +190,14 @@ def _columnar() -> tuple[tuple[str, bytes], ...]:
     return tuple(files)
 
 
-def check_columnar(rng: Random, folder: Path) -> bool | str:
-    """Read a mutated Parquet or Arrow file."""
-    name, data = rng.choice(_columnar())
-    data = mutate_bytes(rng, data)
-    table, _ = _read_both(_write(folder, name, data), data)
+def make_columnar(rng: Random) -> tuple[str, Mutant]:
+    """Make a mutated Parquet or Arrow file."""
+    name, whole = rng.choice(_columnar())
+    return name, Mutant(whole, mutate_bytes(rng, whole))
+
+
+def check_columnar(given: tuple[str, Mutant], rng: Random, folder: Path) -> bool | str:
+    """Read a Parquet or Arrow file."""
+    name, mutant = given
+    table, _ = _read_both(_write(folder, name, mutant.data), mutant.data)
     return table is not None

@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 from random import Random
 from typing import Any
 
-__all__ = ["mutate_bytes", "mutate_json", "mutate_text", "odd_value"]
+__all__ = ["Mutant", "mutate_bytes", "mutate_json", "mutate_text", "odd_value"]
 
 TOKENS = re.compile(r"'(?:[^']|'')*'|\"[^\"]*\"|[A-Za-z_]\w*|\d*\.?\d+|<=>|<>|<=|>=|\|\||::|\s+|.", re.DOTALL)
 _ODD_BYTES = (
@@ -31,6 +33,26 @@ _ODD_VALUES: tuple[Any, ...] = (
     "", " ", "x", "0", "-1", "1 second", "nan", "é", "😀", "\0", "a\nb", "x" * 300, "auto", [], [1], ["x"], {},
     {"x": 1}, [[]], (), b"x",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """Mutated bytes that show only where they differ from the original."""
+
+    whole: bytes
+    data: bytes
+
+    def __repr__(self) -> str:
+        start = _alike(self.whole, self.data)
+        old, new = self.whole[start:], self.data[start:]
+        same = _alike(old[::-1], new[::-1])
+        old, new = old[: len(old) - same], new[: len(new) - same]
+        return f"{new!r} instead of {old!r} at byte {start} of {len(self.whole)}"
+
+
+def _alike(some: bytes, others: bytes) -> int:
+    """The number of bytes that both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(some, others, strict=False)))
 
 
 def odd_value(rng: Random) -> Any:

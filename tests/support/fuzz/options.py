@@ -21,7 +21,7 @@ from handshake.cli import app as cli
 from handshake.errors import HandshakeError
 from handshake.options import OPTIONS
 
-__all__ = ["check_command", "check_options"]
+__all__ = ["check_command", "check_options", "make_command", "make_options"]
 
 LEFT: dict[str, list[Any]] = {"x": [1, 5, 9, None], "t": [1, 2, 3, 4]}
 RIGHT: dict[str, list[Any]] = {"a": [1, 4, 9, 9], "u": [1, 2, 3, 4]}
@@ -38,13 +38,18 @@ LIKELY: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-def check_options(rng: Random, folder: Path) -> bool | str:
-    """Join four rows with odd options: the option is refused, or the pairs are those of a double loop."""
+def make_options(rng: Random) -> dict[str, Any]:
+    """Make odd options of a join."""
     given: dict[str, Any] = {}
     for name in rng.sample([*LOCAL, *OTHERS], rng.choice((1, 1, 2, 3))):
         likely = (*LIKELY.get(name, ()), *(OPTIONS[name].choices if name in OPTIONS else ()))
         given[name] = rng.choice(likely) if likely and rng.random() < 0.6 else odd_value(rng)
-    given.setdefault("on", "ABS(l.x - r.a) <= 1")
+    return given
+
+
+def check_options(given: dict[str, Any], rng: Random, folder: Path) -> bool | str:
+    """Join four rows with odd options: the option is refused, or the pairs are those of a double loop."""
+    given = {"on": "ABS(l.x - r.a) <= 1", **given}
     own = {"cores": 1, **given}
     try:
         table = hs.join(LEFT, RIGHT, **own)
@@ -99,8 +104,8 @@ def _inputs(folder: str) -> None:
     (Path(folder) / "query.sql").write_text(text)
 
 
-def check_command(rng: Random, folder: Path) -> bool | str:
-    """Run a mutated command line: status 0, or status 2 and one line that says why."""
+def make_command(rng: Random) -> list[str]:
+    """Make the arguments of a mutated command line."""
     arguments = list(rng.choice(LINES))
     for _ in range(rng.choice((1, 1, 2, 3))):
         at = rng.randrange(1, len(arguments) + 1)
@@ -115,12 +120,13 @@ def check_command(rng: Random, folder: Path) -> bool | str:
                 arguments.insert(at, rng.choice(WORDS))
             case _:
                 arguments[at:at] = [f"--{rng.choice(list(OPTIONS)).replace('_', '-')}", rng.choice(WORDS)]
+    return arguments
+
+
+def check_command(arguments: list[str], rng: Random, folder: Path) -> bool | str:
+    """Run a command line: status 0, or status 2 and one line that says why."""
     if {"--live", "--master", "--backend", "--engine", "spark"} & set(arguments) or "-" in arguments:
         return "left out"
-    return _run_command(folder, arguments)
-
-
-def _run_command(folder: Path, arguments: list[str]) -> bool:
     _inputs(str(folder))
     out, err, before = io.StringIO(), io.StringIO(), os.getcwd()
     os.chdir(folder)

@@ -7,20 +7,46 @@ import signal
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from handshake.errors import HandshakeError, QueryError
 
-__all__ = ["Check", "Outcomes", "refusal", "run_target"]
+__all__ = ["Fault", "Outcomes", "Target", "fault_of", "refusal", "run_target"]
 
-Check = Callable[[Random, Path], bool | str]
-"""Makes one input and gives it to the package: True if it was accepted and its result is right, False if it
-was refused, or a text that counts the outcome under another name. Anything else is an exception."""
 LIMIT = 20.0
 """Seconds after which an input hangs."""
+_SHOWN = 600
+"""Characters of an input that a fault shows."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of input: how one is made, and how it is checked."""
+
+    make: Callable[[Random], Any]
+    """Makes an input; its `repr` is what a fault shows."""
+    check: Callable[[Any, Random, Path], bool | str]
+    """Gives an input to the package: True if it was accepted and its result is right, False if it was
+    refused, or a text that counts the outcome under another name. Anything else is an exception."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An input that was neither accepted nor refused."""
+
+    target: str
+    seed: int
+    number: int
+    input: str
+    """The input in ASCII, shortened."""
+    fault: str
+    """What went wrong, and where."""
+
+    def __str__(self) -> str:
+        return f"--target {self.target} --seed {self.seed} --only {self.number}: {self.fault}"
 
 
 class Hang(BaseException):
@@ -29,10 +55,14 @@ class Hang(BaseException):
 
 @dataclass
 class Outcomes:
-    """Counts of outcomes, and the faults as texts."""
+    """Counts of outcomes, and the faults."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+    def values(self) -> dict[str, Any]:
+        """Return counts and faults as a JSON value."""
+        return {"counts": self.counts, "faults": [asdict(fault) for fault in self.faults]}
 
 
 def refusal(error: HandshakeError) -> bool:
@@ -45,8 +75,21 @@ def refusal(error: HandshakeError) -> bool:
     return False
 
 
+def fault_of(target: Target, name: str, seed: int, number: int, what: str) -> Fault:
+    """Return a fault with its input, which is made again."""
+    shown = ascii(target.make(_random(name, seed, number)))
+    if len(shown) > _SHOWN:
+        half = _SHOWN // 2
+        shown = f"{shown[:half]} [{len(shown) - _SHOWN} characters] {shown[-half:]}"
+    return Fault(name, seed, number, shown, what)
+
+
+def _random(name: str, seed: int, number: int) -> Random:
+    return Random(f"{name} {seed} {number}")
+
+
 def run_target(
-    check: Check,
+    target: Target,
     name: str,
     seed: int,
     numbers: range,
@@ -58,28 +101,30 @@ def run_target(
     for number in numbers:
         if begin is not None:
             begin(number)
+        rng = _random(name, seed, number)
+        given = target.make(rng)
         try:
             with _limited():
-                found = check(Random(f"{name} {seed} {number}"), folder)
+                found = target.check(given, rng, folder)
             key = found if isinstance(found, str) else "accepted" if found else "refused"
         except HandshakeError as error:
             try:
                 refusal(error)
                 key = "refused"
             except AssertionError as wrong:
-                key = _fault(outcomes, name, seed, number, wrong)
+                key = "faults"
+                outcomes.faults.append(fault_of(target, name, seed, number, _describe(wrong)))
         except (Exception, Hang) as error:
-            key = _fault(outcomes, name, seed, number, error)
+            key = "faults"
+            outcomes.faults.append(fault_of(target, name, seed, number, _describe(error)))
         outcomes.counts[key] += 1
     return outcomes
 
 
-def _fault(outcomes: Outcomes, name: str, seed: int, number: int, error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "/src/handshake/" in f.filename]
     place = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "check"
-    what = f"{type(error).__name__}: {str(error)[:600]}"
-    outcomes.faults.append(f"--target {name} --seed {seed} --only {number}: {place}: {what}")
-    return "faults"
+    return f"{place}: {type(error).__name__}: {str(error)[:_SHOWN]}"
 
 
 @contextlib.contextmanager

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import struct
 import tempfile
+import uuid
 import zlib
 from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 
-from fuzz.mutate import mutate_bytes, mutate_json
+from fuzz.mutate import Mutant, mutate_bytes, mutate_json
 from handshake.engines.spark.state.blocks import decode_blocks, encode_blocks
 from handshake.engines.spark.state.chunks import ChunkRef, read_parts, write_chunk
 from handshake.engines.spark.state.manifest import Manifest
@@ -27,7 +30,16 @@ from handshake.windows import windows_of
 from spark_steps import Cluster, definition_of
 from strategies import Case
 
-__all__ = ["check_blocks", "check_chunk", "check_log", "check_manifest"]
+__all__ = [
+    "check_blocks",
+    "check_chunk",
+    "check_log",
+    "check_manifest",
+    "make_blocks",
+    "make_chunk",
+    "make_log",
+    "make_manifest",
+]
 
 BATCH = pa.RecordBatch.from_pydict(
     {
@@ -48,32 +60,47 @@ def _chunk() -> tuple[bytes, ChunkRef]:
         return (Path(folder) / "one.chunk").read_bytes(), ref
 
 
-def check_chunk(rng: Random, folder: Path) -> bool | str:
-    """Read a mutated chunk file by its reference: only the bytes that were written are accepted."""
-    whole, ref = _chunk()
-    data = mutate_bytes(rng, whole)
-    (folder / ref.name).write_bytes(data)
+def make_chunk(rng: Random) -> Mutant:
+    """Make a mutated chunk file."""
+    return Mutant(_chunk()[0], mutate_bytes(rng, _chunk()[0]))
+
+
+def check_chunk(mutant: Mutant, rng: Random, folder: Path) -> bool | str:
+    """Read a chunk file by its reference: only the bytes that were written are accepted."""
+    _, ref = _chunk()
+    (folder / ref.name).write_bytes(mutant.data)
     batch, _ = read_parts(Store(str(folder)), ref)
-    assert data == whole, "a damaged chunk was accepted"
+    assert mutant.data == mutant.whole, "a damaged chunk was accepted"
     assert batch.num_rows == ref.rows
     return True
 
 
-def check_blocks(rng: Random, folder: Path) -> bool | str:
-    """Decode mutated blocks of new rows: only the bytes that were written are accepted."""
-    whole, layout, _ = encode_blocks("one", BATCH, np.array([0, 1, 3]))
-    data = mutate_bytes(rng, whole)
-    found = decode_blocks("one", "one", layout, [(0, 2)], [data])
-    assert data == whole, "damaged blocks were accepted"
+def make_blocks(rng: Random) -> Mutant:
+    """Make mutated blocks of new rows."""
+    whole, *_ = _blocks()
+    return Mutant(whole, mutate_bytes(rng, whole))
+
+
+def _blocks() -> tuple[bytes, Any, Any]:
+    return encode_blocks("one", BATCH, np.array([0, 1, 3]))
+
+
+def check_blocks(mutant: Mutant, rng: Random, folder: Path) -> bool | str:
+    """Decode blocks of new rows: only the bytes that were written are accepted."""
+    _, layout, _ = _blocks()
+    found = decode_blocks("one", "one", layout, [(0, 2)], [mutant.data])
+    assert mutant.data == mutant.whole, "damaged blocks were accepted"
     assert found.equals(BATCH)
     return True
 
 
 @lru_cache(maxsize=1)
 def _manifests() -> tuple[bytes, ...]:
+    """Manifests of an inner and of a full join; the names of files in them are the same in each run."""
     found: list[bytes] = []
+    names = (uuid.UUID(int=number << 64) for number in itertools.count(1))
     for how in ("inner", "full"):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, patch.object(uuid, "uuid4", lambda: next(names)):
             times = pa.array(np.arange(8) * 1_000_000, pa.timestamp("us"))
             tables = pa.table({"x": range(8), "t": times}), pa.table({"a": range(8), "u": times})
             case = Case(*tables, "x BETWEEN a - 1 AND a + 1", windows_of("3 seconds"), "t", "u")
@@ -84,27 +111,43 @@ def _manifests() -> tuple[bytes, ...]:
     return tuple(found)
 
 
-def check_manifest(rng: Random, folder: Path) -> bool | str:
-    """Load a mutated manifest: damage is refused, and other fields are a manifest or refused."""
-    whole = rng.choice(_manifests())
-    damaged = rng.random() < 0.5
-    data = mutate_bytes(rng, whole) if damaged else _with_fields(rng, whole)
-    manifest = Manifest.parse(data)
-    assert data == whole or not damaged, "a damaged manifest was accepted"
+def make_manifest(rng: Random) -> tuple[int, str, Mutant]:
+    """Make a mutated manifest: the number of the original, what of it is mutated, and the mutant."""
+    number = rng.randrange(len(_manifests()))
+    whole = _manifests()[number]
+    if rng.random() < 0.5:
+        return number, "bytes", Mutant(whole, mutate_bytes(rng, whole))
+    text = _fields(whole)
+    other = json.dumps(mutate_json(rng, json.loads(text))).encode()
+    if rng.random() < 0.1:
+        other = mutate_bytes(rng, other)
+    return number, "fields", Mutant(text, other)
+
+
+def check_manifest(given: tuple[int, str, Mutant], rng: Random, folder: Path) -> bool | str:
+    """Load a manifest: damage is refused, and other fields are a manifest or refused."""
+    number, what, mutant = given
+    damaged = what == "bytes"
+    manifest = Manifest.parse(mutant.data if damaged else _with_fields(_manifests()[number], mutant.data))
+    assert mutant.data == mutant.whole or not damaged, "a damaged manifest was accepted"
     assert Manifest.parse(manifest.dump()).dump() == manifest.dump()
     return True
 
 
-def _with_fields(rng: Random, data: bytes) -> bytes:
-    """The manifest with other values in its fields, which are compressed, and with the checksum of these."""
-    head = struct.Struct("<4sIIII")
-    mark, _, size, *rest = head.unpack_from(data)
-    fields: Any = json.loads(zlib.decompress(data[head.size : head.size + size]))
-    text = json.dumps(mutate_json(rng, fields)).encode()
-    if rng.random() < 0.1:
-        text = mutate_bytes(rng, text)
-    packed = zlib.compress(text, 1)
-    body = struct.pack("<III", len(packed), *rest) + packed + data[head.size + size :]
+_HEAD = struct.Struct("<4sIIII")
+"""The mark of a manifest, its checksum, and the lengths of its parts: fields, the states of both sides."""
+
+
+def _fields(data: bytes) -> bytes:
+    size = _HEAD.unpack_from(data)[2]
+    return zlib.decompress(data[_HEAD.size : _HEAD.size + size])
+
+
+def _with_fields(data: bytes, fields: bytes) -> bytes:
+    """The manifest with another text as its fields, which are compressed, and with the checksum of these."""
+    mark, _, size, *rest = _HEAD.unpack_from(data)
+    packed = zlib.compress(fields, 1)
+    body = struct.pack("<III", len(packed), *rest) + packed + data[_HEAD.size + size :]
     return struct.pack("<4sI", mark, zlib.crc32(body)) + body
 
 
@@ -117,16 +160,22 @@ def _log() -> tuple[tuple[str, bytes], ...]:
         return tuple((path.name, path.read_bytes()) for path in sorted(Path(folder).iterdir()))
 
 
-def check_log(rng: Random, folder: Path) -> bool | str:
-    """Read, and continue, the log of received datagrams with one of its files mutated."""
+def make_log(rng: Random) -> tuple[str, str, Mutant]:
+    """Make a mutated file of a log of datagrams: what is done with the log, the file, and the mutant."""
+    name, whole = rng.choice(_log())
+    mutant = Mutant(whole, mutate_bytes(rng, whole))
+    return "read" if rng.random() < 0.7 else "continue", name, mutant
+
+
+def check_log(given: tuple[str, str, Mutant], rng: Random, folder: Path) -> bool | str:
+    """Read, or continue, the log of received datagrams with one of its files replaced."""
+    what, replaced, mutant = given
     place = folder / "log"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
-    files = _log()
-    chosen = rng.randrange(len(files))
-    for number, (name, data) in enumerate(files):
-        (place / name).write_bytes(mutate_bytes(rng, data) if number == chosen else data)
-    if rng.random() < 0.7:
+    for name, data in _log():
+        (place / name).write_bytes(mutant.data if name == replaced else data)
+    if what == "read":
         rows = sum(batch.num_rows for batch in LogReader(place))
         assert rows >= 0
         return True

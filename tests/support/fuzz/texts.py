@@ -44,6 +44,11 @@ __all__ = [
     "check_predicate",
     "check_query",
     "check_window",
+    "make_address",
+    "make_declaration",
+    "make_predicate",
+    "make_query",
+    "make_window",
 ]
 
 PREDICATES = (
@@ -129,12 +134,17 @@ def _table(seed: int) -> tuple[Any, list[Any]]:
     return scope_of(table.schema, pa.schema({"none": pa.int8()})), oracle.rows(table)
 
 
-def check_predicate(rng: Random, folder: Path) -> bool | str:
-    """Bind a mutated predicate; if it has a meaning, its value for a row is that of the oracle."""
-    scope, rows = _table(rng.randrange(8))
-    own = rng.random() < 0.5
+def make_predicate(rng: Random) -> tuple[int, str]:
+    """Make a mutated predicate, and the number of the table for it."""
+    table, own = rng.randrange(8), rng.random() < 0.5
     text = rng.choice(PREDICATES) if own else make_expression(rng, rng.choice(FAMILIES), 2)
-    text = mutate_text(rng, text, WORDS, PREDICATES)
+    return table, mutate_text(rng, text, WORDS, PREDICATES)
+
+
+def check_predicate(given: tuple[int, str], rng: Random, folder: Path) -> bool | str:
+    """Bind a predicate; if it has a meaning, its value for a row is that of the oracle."""
+    table, text = given
+    scope, rows = _table(table)
     try:
         tree = parse(text)
         assert show(tree)
@@ -167,10 +177,14 @@ def _fold(bound: Expr, row: Any) -> Any:
 # Queries
 
 
-def check_query(rng: Random, folder: Path) -> bool | str:
-    """Plan a mutated query; one in fifty that have a meaning is run, and gives what the oracle gives."""
+def make_query(rng: Random) -> str:
+    """Make a mutated query."""
     likely = rng.random() < 0.3
-    text = mutate_text(rng, rng.choice(QUERY_TEXTS), LIKELY if likely else WORDS, QUERY_TEXTS)
+    return mutate_text(rng, rng.choice(QUERY_TEXTS), LIKELY if likely else WORDS, QUERY_TEXTS)
+
+
+def check_query(text: str, rng: Random, folder: Path) -> bool | str:
+    """Plan a query; one in fifty that have a meaning is run, and gives what the oracle gives."""
     try:
         plan = parse_query(text)
     except QueryError as error:
@@ -232,15 +246,22 @@ def _value(rng: Random, kind: pa.DataType) -> Any:
 # Declarations, windows and addresses
 
 
-def check_declaration(rng: Random, folder: Path) -> bool | str:
-    """Read a mutated declaration of streams, or of fields on the wire."""
+def make_declaration(rng: Random) -> tuple[str, str]:
+    """Make a mutated declaration of fields on the wire, or of streams."""
     if rng.random() < 0.3:
-        layout = Layout.parse(mutate_text(rng, rng.choice(LAYOUTS), WORDS, LAYOUTS))
+        return "fields", mutate_text(rng, rng.choice(LAYOUTS), WORDS, LAYOUTS)
+    return "streams", mutate_text(rng, rng.choice(DECLARATIONS), WORDS, DECLARATIONS)
+
+
+def check_declaration(given: tuple[str, str], rng: Random, folder: Path) -> bool | str:
+    """Read a declaration of streams, or of fields on the wire."""
+    what, text = given
+    if what == "fields":
+        layout = Layout.parse(text)
         assert layout.width == layout.dtype.itemsize > 0
         batch, _ = layout.unpack(layout.gather(_zeros(layout.width), _zeros(1).astype("int64")))
         assert batch.schema.names == [f.name for f in layout.fields]
         return True
-    text = mutate_text(rng, rng.choice(DECLARATIONS), WORDS, DECLARATIONS)
     name = re.search(r"STREAM\s+(\w+)", text)
     plan = parse_query(f"{text} SELECT * FROM {name[1] if name else 'R'}")
     for source in plan.inputs:
@@ -260,11 +281,14 @@ def _zeros(count: int) -> Any:
     return np.zeros(count, np.uint8)
 
 
-def check_window(rng: Random, folder: Path) -> bool | str:
-    """Read a mutated window; what it shows is read as the same window."""
-    window = parse_window(
-        mutate_text(rng, rng.choice(WINDOW_TEXTS), (*WORDS, *WINDOW_TEXTS, "second", "week", "us"))
-    )
+def make_window(rng: Random) -> str:
+    """Make a mutated window."""
+    return mutate_text(rng, rng.choice(WINDOW_TEXTS), (*WORDS, *WINDOW_TEXTS, "second", "week", "us"))
+
+
+def check_window(text: str, rng: Random, folder: Path) -> bool | str:
+    """Read a window; what it shows is read as the same window."""
+    window = parse_window(text)
     assert parse_window(str(window)) == window, str(window)
     for unit in ("s", "ms", "us", "ns"):
         try:
@@ -274,11 +298,14 @@ def check_window(rng: Random, folder: Path) -> bool | str:
     return True
 
 
-def check_address(rng: Random, folder: Path) -> bool | str:
-    """Read a mutated address of datagrams."""
-    end = Endpoint.parse(
-        mutate_text(rng, rng.choice(ADDRESSES), ("?", "&", "=", ":", "/", "%", "[", "]", *WORDS))
-    )
+def make_address(rng: Random) -> str:
+    """Make a mutated address of datagrams."""
+    return mutate_text(rng, rng.choice(ADDRESSES), ("?", "&", "=", ":", "/", "%", "[", "]", *WORDS))
+
+
+def check_address(text: str, rng: Random, folder: Path) -> bool | str:
+    """Read an address of datagrams."""
+    end = Endpoint.parse(text)
     assert end.host
     assert 0 < end.port < 65536
     return True

@@ -243,11 +243,13 @@ def _columns(schema: pa.Schema) -> str:
 def read_schema(folder: str | Path) -> pa.Schema:
     """Read the schema of a log."""
     path = Path(folder) / "schema.arrow"
+    if not path.exists():
+        raise InputError(f"'{folder}' is not a log of a stream: it holds no schema.arrow")
     try:
         schema = ipc.read_schema(pa.py_buffer(path.read_bytes()))
         _columns(schema)  # all names are UTF-8
     except (OSError, pa.ArrowException, UnicodeDecodeError):
-        raise InputError(f"'{folder}' is not a log of a stream: it holds no schema.arrow") from None
+        raise InputError(f"'{folder}' is not a log of a stream: its schema.arrow is damaged") from None
     return schema
 
 
