@@ -18,8 +18,9 @@ from fuzz.run import Target, run_target
 from fuzz.state import _log, _manifests, check_log
 from fuzz.targets import TARGETS
 from fuzz.texts import _value
+from handshake.cli.app import run
 from handshake.engines.spark.state.manifest import Manifest
-from handshake.engines.spark.state.store import StateError
+from handshake.engines.spark.state.store import StateError, Store
 from handshake.io.declared import BadRows
 from handshake.io.files import read, read_declared
 from handshake.io.udp.sockets import Endpoint
@@ -279,3 +280,19 @@ def test_values_with_line_breaks_leave_a_message_in_one_line(tmp_path: Path) -> 
     path.write_bytes(b'"x\r,s\n')
     with pytest.raises(hs.InputError, match=r"^R input cannot be read as CSV: "):
         read_declared(path, _schema(), BadRows())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["explain", "\0"], ["run", "q\0.sql"], ["why", "a.csv", "b.csv", "0", "\0"]]
+)
+def test_arguments_with_a_nul_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    wrong = next(argument for argument in arguments if "\0" in argument)
+    assert capsys.readouterr().err == f"handshake: argument {wrong!r} has a NUL character; remove it\n"
+
+
+def test_folders_with_a_nul_are_refused() -> None:
+    with pytest.raises(hs.InputError, match=r"^late_to: cannot make the folder '\\x00': embedded null byte$"):
+        hs.join({"x": [1]}, {"a": [1]}, "l.x = r.a", late_to="\0")
+    with pytest.raises(hs.InputError, match=r"^folder 'state\\x00' has a NUL character; remove it$"):
+        Store("state\0")

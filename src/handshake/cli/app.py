@@ -119,6 +119,10 @@ def run(arguments: Sequence[str]) -> int:
     Returns:
         The exit status: 0, 2 for bad usage or input, or 130 after Ctrl-C.
     """
+    for argument in arguments:
+        if "\0" in argument:  # not from a shell, which cannot pass one
+            complain(f"argument {argument!r} has a NUL character; remove it")
+            return BAD_USAGE
     try:
         status = _program()(list(arguments), prog_name="handshake", standalone_mode=False)
     except UsageError as error:

@@ -124,4 +124,6 @@ def _make_folder(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"late_to: cannot make the folder '{folder}': {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"late_to: cannot make the folder {str(folder)!r}: {error}") from None
     return folder

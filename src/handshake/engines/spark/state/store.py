@@ -262,6 +262,8 @@ Chunks = Store | KeptChunks
 
 
 def _filesystem(root: str) -> tuple[fs.FileSystem, str]:
+    if "\0" in root:
+        raise InputError(f"folder {root!r} has a NUL character; remove it")
     if "://" not in root:
         return fs.LocalFileSystem(), os.path.abspath(root)
     try:  # `s3a` is Hadoop's name for the same store
