@@ -108,6 +108,8 @@ def test_it_fits_a_phone_and_a_dark_room(browser: Browser) -> None:
             .filter((e) => e.getBoundingClientRect().right > 376)
             .map((e) => e.outerHTML.slice(0, 80))"""
         assert browser.ask(wide) == []
+        assert browser.ask("document.querySelectorAll('#plan .plan-node').length") > 0
+        assert browser.ask("(({ scrollWidth, clientWidth }) => scrollWidth <= clientWidth)(plan)")
         ground, ink = browser.ask(
             "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
         )

@@ -2,6 +2,7 @@
 import { svg } from "./dom.js";
 
 const LINE = 17, GAP = 18, DROP = 34;
+const SMALLEST = 0.75; // to fit its card the picture shrinks so far; then it scrolls
 const sum = (numbers) => numbers.reduce((all, n) => all + n, 0);
 
 export function planPicture(tree) {
@@ -12,7 +13,9 @@ export function planPicture(tree) {
   draw(top, 2, ys, edges, nodes);
   const size = { width, height, viewBox: `0 0 ${width} ${height}` };
   const named = { class: "plan", role: "img", "aria-label": `Plan: ${tree.label}` };
-  return svg("svg", { ...size, ...named }, edges, nodes);
+  const picture = svg("svg", { ...size, ...named }, edges, nodes);
+  picture.style.minWidth = `${SMALLEST * width}px`;
+  return picture;
 }
 
 // The size of each box and the width of everything below it; leaves are numbered from the left.
