@@ -130,12 +130,21 @@ END = b"\x00@\x02\0\0\0\0\0\0\x80\xb6g\xf8\xa1k#}"
 """The middle of a record of an index: the last byte of its number of rows, its end, and a checksum."""
 
 
+INDEX = "00000000000000000000.index"
+
+
 def _damage(name: str, mutant: tuple[int, bytes, bytes]) -> Mutant:
     """A file of a log with other bytes at a place."""
     place, old, new = mutant
     whole = dict(_log())[name]
     assert whole[place : place + len(old)] == old
     return Mutant(whole, whole[:place] + new + whole[place + len(old) :])
+
+
+def _with_own_sums(index: Mutant) -> Mutant:
+    """The index with the right checksums of its records: a person can write them."""
+    heads = (index.data[start : start + 20] for start in range(0, len(index.whole), 24))
+    return Mutant(index.whole, b"".join(head + struct.pack("<I", zlib.crc32(head)) for head in heads))
 
 
 @pytest.mark.parametrize(
@@ -154,9 +163,31 @@ def _damage(name: str, mutant: tuple[int, bytes, bytes]) -> Mutant:
 def test_an_index_of_a_log_with_an_end_beyond_its_file_is_refused(
     mutant: tuple[int, bytes, bytes], tmp_path: Path
 ) -> None:
-    name = "00000000000000000000.index"
+    index = _with_own_sums(_damage(INDEX, mutant))
     with pytest.raises(hs.InputError, match=r"\.arrows' is damaged at bytes 0 to \d{19,20}: their checksum"):
-        check_log(("read", name, _damage(name, mutant)), Random(0), tmp_path)
+        check_log(("read", INDEX, index), Random(0), tmp_path)
+
+
+def test_a_record_of_an_index_with_another_checksum_is_refused(tmp_path: Path) -> None:
+    """An end of 0 and a checksum of 0 fit each other."""
+    index = _damage(INDEX, (8, END[1:14], bytes(13)))
+    with pytest.raises(hs.InputError, match=r"\.index' is damaged: the checksum of a record differs$"):
+        check_log(("read", INDEX, index), Random(0), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param((75, b"\x03", b"\x13"), id="505-242"),
+        pytest.param((160, b"\x07", b"\x10"), id="506-2112"),
+    ],
+)
+def test_a_log_with_another_schema_than_its_segments_is_refused(
+    mutant: tuple[int, bytes, bytes], tmp_path: Path
+) -> None:
+    schema = _damage("schema.arrow", mutant)
+    with pytest.raises(hs.InputError, match=r"\.arrows' has other columns than its folder's schema\.arrow; "):
+        check_log(("read", "schema.arrow", schema), Random(0), tmp_path)
 
 
 @pytest.mark.parametrize("byte", [pytest.param(b"\xff", id="402-3080"), pytest.param(b"\xb5", id="405-2457")])

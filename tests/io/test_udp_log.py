@@ -158,6 +158,31 @@ def test_only_the_newest_segments_are_kept_if_so_asked(tmp_path: Path) -> None:
         list(reader.read(0, 10))
 
 
+@pytest.mark.parametrize("rows", [0, 1, 2, 4, 5, 9])
+def test_a_damaged_number_of_rows_in_an_index_is_refused(rows: int, tmp_path: Path) -> None:
+    with LogWriter(tmp_path, SCHEMA) as log:
+        log.append(batch(0, 3))
+        log.append(batch(3, 2))
+    index = tmp_path / f"{0:020}.index"
+    index.write_bytes(bytes([rows]) + index.read_bytes()[1:])
+    for start in range(5):
+        with pytest.raises(InputError, match=r"index' is damaged: the checksum of a record differs"):
+            numbers(LogReader(tmp_path), start, 5)
+
+
+def test_a_cut_index_of_a_full_segment_is_refused(tmp_path: Path) -> None:
+    with LogWriter(tmp_path, SCHEMA, segment_bytes=1) as log:
+        log.append(batch(0, 3))
+        log.append(batch(3, 2))
+    index = tmp_path / f"{0:020}.index"
+    index.write_bytes(index.read_bytes()[:-1])
+    with pytest.raises(
+        InputError, match=r"index' is damaged: it ends at row 0, and the next begins at row 3"
+    ):
+        list(LogReader(tmp_path))
+    assert numbers(LogReader(tmp_path), 3, 5) == [3, 4]
+
+
 def test_damage_other_columns_and_second_writers_are_refused(tmp_path: Path) -> None:
     with LogWriter(tmp_path, SCHEMA) as log:
         with pytest.raises(
@@ -177,3 +202,11 @@ def test_damage_other_columns_and_second_writers_are_refused(tmp_path: Path) -> 
         list(LogReader(tmp_path))
     with pytest.raises(InputError, match=r"is not a log of a stream: it holds no schema.arrow"):
         LogReader(tmp_path / "nothing")
+
+
+def test_a_log_without_rows_is_read(tmp_path: Path) -> None:
+    LogWriter(tmp_path, SCHEMA).close()
+    assert list(LogReader(tmp_path)) == []
+    for path in tmp_path.glob("0*"):
+        path.unlink()
+    assert list(LogReader(tmp_path)) == []

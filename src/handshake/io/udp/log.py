@@ -319,9 +319,14 @@ class LogReader:
                 "segments that a query still needs must not be removed"
             )
         at = max(bisect.bisect_right([s.first for s in segments], start) - 1, 0)
-        for segment in segments[at:]:
+        for segment, following in zip(segments[at:], [*segments[at + 1 :], None], strict=False):
             if segment.first >= stop:
                 return
+            if following is not None and stop > segment.end != following.first:
+                raise InputError(
+                    f"'{segment.index}' is damaged: it ends at row {segment.end}, "
+                    f"and the next begins at row {following.first}"
+                )
             yield from _read_segment(segment, self.schema, start - segment.first, stop - segment.first)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -333,8 +338,13 @@ def _read_segment(segment: Segment, schema: pa.Schema, start: int, stop: int) ->
     if not len(records):
         return
     data = pa.memory_map(os.fspath(segment.data))
+    _check_schema(segment, data, schema)
     first = int(np.searchsorted(records["rows"], max(start, 0), side="right"))
     for at in range(first, len(records)):
+        if any(
+            zlib.crc32(known.tobytes()[:20]) != known["own"] for known in records[max(at - 1, 0) : at + 1]
+        ):
+            raise InputError(f"'{segment.index}' is damaged: the checksum of a record differs")
         before = int(records["rows"][at - 1]) if at else 0
         if before >= stop:
             return
@@ -343,16 +353,29 @@ def _read_segment(segment: Segment, schema: pa.Schema, start: int, stop: int) ->
         yield batch.slice(max(start - before, 0), min(stop, int(records["rows"][at])) - max(start, before))
 
 
+def _check_schema(segment: Segment, data: pa.MemoryMappedFile, schema: pa.Schema) -> None:
+    """Refuse a segment that begins with another schema than the log has."""
+    try:
+        same = ipc.read_schema(data).equals(schema)
+    except (OSError, pa.ArrowException):
+        same = False
+    if not same:
+        raise InputError(
+            f"'{segment.data}' has other columns than its folder's schema.arrow; one of the two is damaged"
+        )
+
+
 def _read_batch(
     segment: Segment, data: pa.MemoryMappedFile, schema: pa.Schema, begin: int, record: Any
 ) -> pa.RecordBatch:
-    end = int(record["end"])
-    inside = begin <= end <= data.size()
-    if inside:
+    end, batch = int(record["end"]), None
+    if begin <= end <= data.size():
         data.seek(begin)
         raw = data.read_buffer(end - begin)
-    if not inside or zlib.crc32(raw) != record["data"]:
+        if zlib.crc32(raw) == record["data"]:
+            batch = _next_batch(pa.BufferReader(raw), schema)
+    if batch is None:
         raise InputError(
             f"'{segment.data}' is damaged at bytes {begin} to {end}: their checksum differs from the index's"
         )
-    return _next_batch(pa.BufferReader(raw), schema)
+    return batch
