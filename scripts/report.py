@@ -51,18 +51,16 @@ section, nav { background: var(--card); border: 1px solid var(--line); border-ra
   padding: 1.1rem 1.2rem; margin-top: 1rem; }
 nav ul { margin: .3rem 0 0; padding-left: 1.1rem; columns: 22rem; } nav li { break-inside: avoid; }
 p.about, .notes { color: var(--muted); font-size: .88rem; margin: .3rem 0; } .notes { margin-top: .7rem; }
-.scroll { overflow: auto; max-height: 36rem; }
-#not-reproduced .scroll { max-height: none; }
+.scroll { overflow: auto; }
 table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .8rem; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
 #not-reproduced td { white-space: normal; }
-th { position: sticky; top: 0; background: var(--card); color: var(--muted); font-weight: 500; }
+th { color: var(--muted); font-weight: 500; }
 .scroll:not(#not-reproduced *) td:first-child { position: sticky; left: 0; background: var(--card); }
 .number { text-align: right; }
 .published { background: var(--mark); }
-img { display: block; width: 100%; max-width: 56rem; height: auto; margin: 1rem auto 0;
-  background: #fff; border-radius: 8px; }
+img { display: block; width: 100%; height: auto; margin: 1rem auto 0; background: #fff; border-radius: 8px; }
 code { font-size: .88em; background: var(--mark); border-radius: 5px; padding: .1em .35em;
   overflow-wrap: anywhere; }
 pre { font-size: .78rem; line-height: 1.3; margin: .3rem 0; }
@@ -72,6 +70,7 @@ details { margin-top: .8rem; color: var(--muted); font-size: .85rem; } summary {
   table { font-size: .8rem; } th, td { padding: .25rem .45rem; }
   th { white-space: normal; vertical-align: bottom; }
   td:first-child { white-space: normal; min-width: 6.5rem; }
+  td.number:first-child { min-width: 0; }
 }
 """
 PAPERS = "CellJoin, handshake join, Glacier (continuous queries on FPGAs), and handshake join on FPGAs"
@@ -132,7 +131,7 @@ def _section(command: str, what: str, cell: str) -> str:
         f'<section id="{name}"><h2>{title}</h2>',
         f'<p class="about">{about}<code>{html.escape(command)} --out bench/results</code></p>',
         page.html(),
-        *(f'<img alt="{title}" src="{_data_address(plot)}">' for plot in sorted(plots)),
+        *(_picture(plot, title) for plot in sorted(plots)),
         "</section>",
     ]
     return "\n".join(parts)
@@ -147,7 +146,8 @@ def _as_text(command: str, what: str, cell: str) -> str:
         for path in files
     )
     plain = re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", what)
-    about = f"<code>{html.escape(command)}</code> {html.escape(plain)}"
+    code = re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(plain))
+    about = f"<code>{html.escape(command)}</code> {code}"
     return f"<details><summary>{about}</summary>{tables}</details>"
 
 
@@ -180,8 +180,14 @@ def _date(path: Path) -> str:
     return done.stdout.strip() or time.strftime("%Y-%m-%d", time.gmtime(path.stat().st_mtime))
 
 
-def _data_address(path: Path) -> str:
-    return f"data:image/svg+xml;base64,{b64encode(path.read_bytes()).decode()}"
+def _picture(path: Path, title: str) -> str:
+    """Return a plot that scrolls where it would be too small to read."""
+    data = path.read_bytes()
+    found = re.search(rb'<svg[^>]* width="([0-9.]+)pt"', data)
+    points = float(found[1]) if found else 0
+    address = f"data:image/svg+xml;base64,{b64encode(data).decode()}"
+    widths = f"min-width: {points * 0.9:.0f}px; max-width: {points * 1.6:.0f}px"
+    return f'<div class="scroll" tabindex="0"><img alt="{title}" style="{widths}" src="{address}"></div>'
 
 
 def _page(sections: list[str], missing: list[tuple[str, str]], others: list[str]) -> str:

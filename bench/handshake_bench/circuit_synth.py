@@ -368,8 +368,8 @@ def _trend(data: Data, name: str, text: str) -> Iterator[str]:
         (few, first), (many, last) = medians[0], medians[-1]
         yield f"{name}: {text}."
         yield (
-            f"  from {few} to {many} cores the median clock goes from {first:.1f} to {last:.1f} MHz "
-            f"({last / first - 1:+.1%}); clock ~ cores^-k with k = {exponent(medians):.3f}"
+            f"  From {few} to {many} cores the median clock goes from {first:.1f} to {last:.1f} MHz "
+            f"({last / first - 1:+.1%}); clock ~ cores^-k with k = {exponent(medians):.3f}."
         )
 
 

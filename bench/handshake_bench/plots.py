@@ -95,8 +95,8 @@ def mark_published(axes: Axes, x: float, y: float, text: str, turned: bool = Fal
 
 def plain_logarithmic(axis: Axis) -> None:
     """Format the numbers of a logarithmic axis without exponents."""
-    axis.set_major_formatter(lambda value, _: f"{value:,g}")
-    axis.set_minor_formatter(lambda value, _: f"{value:,g}" if f"{value:.0e}"[0] in "25" else "")
+    axis.set_major_formatter(lambda value, _: f"{value:,.15g}")
+    axis.set_minor_formatter(lambda value, _: f"{value:,.15g}" if f"{value:.0e}"[0] in "25" else "")
 
 
 def caption(axes: Axes, text: str) -> None:

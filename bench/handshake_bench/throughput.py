@@ -132,7 +132,8 @@ def show_rates(page: Report, data: Data) -> None:
         page.say(f"A short run: windows are scaled by {data['scale']:.3g}; rates are not comparable.")
     page.say(f"Published: {' / '.join(p.system for p in POINTS)}.")
     if data["skipped"]:
-        page.say(f"Not measured, no time left: {data['skipped']}.")
+        left_out = (f"{minutes} min, {name}, {cores}" for minutes, name, cores in data["skipped"])
+        page.say(f"No time was left for these windows, arrangements and cores: {'; '.join(left_out)}.")
 
 
 def _published_rates(minutes: int, cores: int) -> str:
