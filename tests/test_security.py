@@ -1,4 +1,4 @@
-"""The promises of docs/security.md. Those of the live page are tested in tests/page/test_live.py."""
+"""The promises of docs/security.md, in its order. The page names the files that test the others."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import ast
 import pickle
 import subprocess
 import sys
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import handshake as hs
+from fuzz.datagrams import datagrams
+from handshake.engines.spark.state.chunks import ChunkRef, read_parts
 from handshake.engines.spark.state.manifest import Manifest
-from handshake.engines.spark.state.store import StateError
+from handshake.engines.spark.state.store import StateError, Store
 from handshake.io.files import read
+from handshake.io.udp.demux import Demux, Stream
+from handshake.io.udp.mmsg import open_receiver
+from handshake.io.udp.wire import Layout
 from handshake.metrics.address import parse_address
+from handshake.page import server
 from handshake.page.board import Board
 from handshake.page.server import Server
 
@@ -63,12 +71,31 @@ def test_pickles_are_loaded_where_the_page_says() -> None:
     assert users == PICKLES
 
 
-@pytest.mark.parametrize(
-    "text", ["__import__('os').getcwd()", "l.x.__class__ = 1", "open('/etc/passwd') = l.x"]
+QUERY = "CREATE INPUT STREAM R (x long, s string); SELECT {} FROM R"
+CODE = (
+    "__import__('pathlib').Path('{}').touch()",
+    "l.x.__class__ = 1 OR __import__('os').system('touch {}')",
+    "open('{}', 'w') = l.x",
+    "(lambda: __import__('pathlib').Path('{}').touch())()",
 )
-def test_texts_of_predicates_run_no_code(text: str) -> None:
+
+
+ROWS = {"x": [1], "s": ["a"]}
+TEXTS: dict[str, Callable[[str], object]] = {
+    "predicate": lambda text: hs.join(ROWS, ROWS, text),
+    "query": lambda text: hs.run(QUERY.format(text), {"R": ROWS}),
+    "window": lambda text: hs.join(ROWS, ROWS, "l.x = r.x", window=text),
+    "layout": lambda text: Layout.parse(f"x int, {text}"),
+}
+
+
+@pytest.mark.parametrize("code", CODE)
+@pytest.mark.parametrize("kind", TEXTS)
+def test_texts_run_no_code(kind: str, code: str, tmp_path: Path) -> None:
+    target = tmp_path / "ran"
     with pytest.raises(hs.HandshakeError):
-        hs.join({"x": [1]}, {"x": [1]}, text)
+        TEXTS[kind](code.format(target))
+    assert not target.exists()
 
 
 LISTENING = """
@@ -93,6 +120,8 @@ def test_nothing_listens_unless_asked() -> None:
 def test_no_function_of_sql_opens_anything(name: str) -> None:
     with pytest.raises(hs.HandshakeError, match=f"(?i){name}"):
         hs.join({"x": ["a"]}, {"x": ["a"]}, f"{name}('/etc/hostname') = l.x")
+    with pytest.raises(hs.HandshakeError, match=f"(?i){name}"):
+        hs.run(QUERY.format(f"{name}('/etc/hostname') AS y"), {"R": ROWS})
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "arrow"])
@@ -111,6 +140,25 @@ def test_manifests_are_never_unpickled(tmp_path: Path) -> None:
     assert not target.exists()
 
 
+def test_chunk_files_are_never_unpickled(tmp_path: Path) -> None:
+    target, pickled = tmp_path / "ran", pickle.dumps(Payload(tmp_path / "ran"))
+    (tmp_path / "one.chunk").write_bytes(pickled)
+    ref = ChunkRef("one.chunk", rows=1, bytes=len(pickled), check=zlib.crc32(pickled), newest=0)
+    with pytest.raises(StateError):
+        read_parts(Store(str(tmp_path)), ref)
+    assert not target.exists()
+
+
+def test_datagrams_are_never_unpickled(tmp_path: Path) -> None:
+    target = tmp_path / "ran"
+    pickled = pickle.dumps(Payload(target))
+    demux = Demux((Stream("R", Layout.parse(f"x binary({len(pickled)})"), ()),), None, False)
+    taken = demux.take(datagrams([pickled, pickled[:-1]]))
+    assert taken["R"].column("x").to_pylist() == [pickled]
+    assert demux.counters.malformed == 1
+    assert not target.exists()
+
+
 def test_pickled_columns_stay_bytes(tmp_path: Path) -> None:
     target = tmp_path / "ran"
     rows = pa.table({"x": [1], "raw": [pickle.dumps(Payload(target))]})
@@ -120,6 +168,18 @@ def test_pickled_columns_stay_bytes(tmp_path: Path) -> None:
 
 def test_metrics_are_served_on_loopback_by_default() -> None:
     assert parse_address("9464") == ("127.0.0.1", 9464)
+
+
+def test_a_live_page_is_served_on_loopback_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PORT", 0)
+    opened = Server(Board(), None, None)
+    opened.close()
+    assert opened.url.startswith("http://127.0.0.1:")
+
+
+def test_datagrams_are_received_at_the_address_that_is_written_alone() -> None:
+    with open_receiver("127.0.0.1", 0, 1 << 16, False) as receiver:
+        assert receiver.getsockname()[0] == "127.0.0.1"
 
 
 def test_a_live_page_for_other_machines_needs_a_token() -> None:

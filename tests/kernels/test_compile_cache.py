@@ -35,7 +35,10 @@ def test_the_next_process_loads_the_code_unless_it_is_damaged(tmp_path: Path) ->
     assert count(tmp_path) == "[1, 2] 0 1"
     assert count(tmp_path) == "[1, 2] 1 0"
     (kept,) = tmp_path.rglob("*.nbc")
-    kept.write_bytes(kept.read_bytes()[:-7])
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:-7])
+    assert count(tmp_path) == "[1, 2] 0 1"
+    kept.write_bytes(whole[:-7] + bytes([whole[-7] ^ 1]) + whole[-6:])
     assert count(tmp_path) == "[1, 2] 0 1"
 
 
