@@ -21,9 +21,9 @@ from handshake.options import ENGINES, Options
 from handshake.plan.algebra import Plan, Source
 from handshake.plan.query import parse_query
 from handshake.schema import arrow_of
-from query_backends import by_time, plain, restored, tables
+from query_backends import by_time, plain, restore_rows, tables
 from query_cases import ASOF, CHAINS, JOINS, KINDS, NOW, PAPER, QUERIES, TRADES, TWO, WINDOWS
-from query_streams import Item, seen
+from query_streams import Item, as_physical
 
 NOT_EVERYWHERE = (
     "cumulating from the first",
@@ -132,9 +132,9 @@ def test_engine_agrees_with_the_oracle(request: pytest.FixtureRequest, engine: s
     plan = parse_query(CASES[name])
     query, items = Query(plan), by_time(plan, rows_for(plan))
     found = hs.run(plan, tables(query, items), engine=engine, **OPTIONS.get(engine, {}))
-    wanted = query_oracle.run(plan, seen(query, items))
+    wanted = query_oracle.run(plan, as_physical(query, items))
     assert any(wanted.values())
-    rows = {output: restored(table, query.schema(output)) for output, table in found.items()}
+    rows = {output: restore_rows(table, query.schema(output)) for output, table in found.items()}
     assert plain(rows) == plain(wanted)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import query_oracle
 from circuit_queries import bounds_of, check_run, feeds_of
-from circuits import patterns, physical, placed
+from circuits import patterns, physical, with_places
 from handshake.engines.circuit.compiler import Compiled, compile_plan
 from handshake.engines.circuit.host import run_plan
 from handshake.engines.circuit.nets.bounds import Bounds
@@ -149,7 +149,9 @@ def test_an_arrangement_that_does_not_fit_is_refused() -> None:
 def fed(text: str, items: list[Any], **changes: Any) -> tuple[Compiled, Any]:
     _, compiled, made = simulation(text, True, **changes)
     feeds = {
-        name: feed(row, [tuple(v.get(f) for f in row.names) for s, v in placed(compiled, items) if s == name])
+        name: feed(
+            row, [tuple(v.get(f) for f in row.names) for s, v in with_places(compiled, items) if s == name]
+        )
         for name, row in compiled.inputs.items()
     }
     return compiled, made.run(feeds)
@@ -245,7 +247,7 @@ def test_rows_of_equal_times_arrive_in_the_order_of_the_declarations() -> None:
 def test_windows_of_a_single_row_of_memories_are_the_same_to_both_simulators(size: int) -> None:
     text = TUPLES["equality"].replace("SIZE 4", f"SIZE {size}").replace("SIZE 3", f"SIZE {size}")
     _, compiled, here = simulation(text, True, cores=size, join="ordered")
-    items = placed(compiled, [each for n in range(5) for each in (r(n % 2, n), s(n % 3, n))])
+    items = with_places(compiled, [each for n in range(5) for each in (r(n % 2, n), s(n % 3, n))])
     feeds = {
         name: feed(row, [tuple(v.get(f) for f in row.names) for side, v in items if side == name])
         for name, row in compiled.inputs.items()
@@ -280,7 +282,7 @@ EIGHT = TUPLES["equality"].replace("SIZE 4", "SIZE 8").replace("SIZE 3", "SIZE 8
 def measured(cores: int, join: str) -> tuple[Compiled, int, float]:
     """Cycles to the result with the oldest tuple of a full window, and arrivals taken per cycle."""
     _, compiled, made = simulation(EIGHT, True, cores=cores, join=join)
-    items = placed(compiled, [*(r(n, 0) for n in range(8)), s(0, 0)])
+    items = with_places(compiled, [*(r(n, 0) for n in range(8)), s(0, 0)])
     apart = {
         name: feed(row, [tuple(v.get(f) for f in row.names) for side, v in items if side == name], pattern=APART, end="none")
         for name, row in compiled.inputs.items()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import query_oracle
 from circuit_queries import (
     FEW_QUERIES,
-    aggregated,
+    aggregates,
     bounds_of,
     check_run,
     checked_runs,
@@ -24,7 +24,7 @@ from circuit_queries import (
     numbers,
     plan_of,
 )
-from circuits import patterns, physical, placed
+from circuits import patterns, physical, with_places
 from handshake.engines.circuit.compiler import Compiled, compile_plan
 from handshake.engines.circuit.components.join_windows import HeldTuples
 from handshake.engines.circuit.components.nested_scan import NestedScan, most_cycles
@@ -187,7 +187,7 @@ def queries(draw: Any) -> str:
     shown = ", ".join(name for name in fields if name.startswith("n"))
     join = f"SELECT {shown}, {draw(numbers(fields, 1))} AS n9 FROM {', '.join(part for part, _ in parts)} WHERE {' AND '.join(on)}"
     if windows == "tuples" and draw(st.booleans()):
-        made, _ = draw(aggregated(f"({join})", ["n0" if "R" in streams else "n1", "n9"]))
+        made, _ = draw(aggregates(f"({join})", ["n0" if "R" in streams else "n1", "n9"]))
         return f"{text}{made} INTO o"
     return f"{text}{join} INTO o"
 
@@ -359,7 +359,9 @@ def item(stream: str, t: int | None, k: int = 1) -> tuple[str, dict[str, Any]]:
 def fed(text: str, items: list[Any], **changes: Any) -> tuple[Compiled, Any]:
     _, compiled, made = simulation(text, **changes)
     feeds = {
-        name: feed(row, [tuple(v.get(f) for f in row.names) for s, v in placed(compiled, items) if s == name])
+        name: feed(
+            row, [tuple(v.get(f) for f in row.names) for s, v in with_places(compiled, items) if s == name]
+        )
         for name, row in compiled.inputs.items()
     }
     return compiled, made.run(feeds)

@@ -12,7 +12,7 @@ from circuit_queries import (
     COLUMNS,
     FEW_QUERIES,
     NUMBERS,
-    aggregated,
+    aggregates,
     bounds_of,
     checked_runs,
     conditions,
@@ -36,7 +36,7 @@ def queries(draw: Any) -> str:
     if draw(st.booleans()):
         source = f"(SELECT * FROM S WHERE {draw(conditions(fields))})"
     for level in range(draw(st.integers(0, 2))):
-        made, names = draw(aggregated(source if level == 0 else f"({made})", names))
+        made, names = draw(aggregates(source if level == 0 else f"({made})", names))
     if source == "S" and names is fields:
         where = draw(conditions(fields))
         return f"{text}SELECT {draw(numbers(fields))} AS n0, S.* FROM S WHERE {where} INTO o"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from circuit_queries import FEW_QUERIES, aggregated, bounds_of, checked_runs, conditions, numbers, plan_of
+from circuit_queries import FEW_QUERIES, aggregates, bounds_of, checked_runs, conditions, numbers, plan_of
 from handshake.engines.circuit.compiler import compile_plan
 from handshake.engines.circuit.nets.rules import PLAN_RULES, RULES
 
@@ -49,7 +49,7 @@ def queries(draw: Any) -> str:
     join = f"SELECT {', '.join(shown)} FROM {left}, {right} WHERE {draw(conditions(fields))}"
     above = draw(st.sampled_from(["", "window", "union"]))
     if above == "window":
-        made, _ = draw(aggregated(f"({join})", [*kept, "n3"]))
+        made, _ = draw(aggregates(f"({join})", [*kept, "n3"]))
         return f"{text}{made} INTO o"
     if above == "union":
         both = f"SELECT {kept[0]} AS x FROM o WHERE n3 > 0 UNION SELECT {kept[0]} FROM o INTO p"

@@ -64,34 +64,34 @@ def test_circuit_is_its_model_for_many_designs(seed: int) -> None:
 def _check_cycles(seed: int) -> None:
     rng = Random(seed)
     design, order = jc.make_design(rng), jc.make_order(rng)
-    condition = jc.keyed(rng.choice(("l.k = r.k", "l.k < r.k", "l.k BETWEEN r.k - 1 AND r.k + 1")))
+    condition = jc.key_condition(rng.choice(("l.k = r.k", "l.k < r.k", "l.k BETWEEN r.k - 1 AND r.k + 1")))
     offered, taken = jc.make_pattern(rng), jc.make_pattern(rng)
-    run = jc.simulated(condition, design, order, offered=offered, taken=taken)
-    trace = jc.modelled(condition, design, order, offered=offered, taken=taken)
+    run = jc.run_circuit(condition, design, order, offered=offered, taken=taken)
+    trace = jc.trace_model(condition, design, order, offered=offered, taken=taken)
     _same_cycles(run, trace, condition)
     assert run.outputs["results"][-1].eos
     assert trace.lost == 0
     if isinstance(design, GlobalDesign) and design.overload == "discard":
-        before, order = order, jc.kept(condition, order, trace)
+        before, order = order, jc.kept_arrivals(condition, order, trace)
         assert run.probes["discarded"] == len(before) - len(order)
-    assert jc.results_of(condition, run) == jc.expected(condition, design, order)
+    assert jc.results_of(condition, run) == jc.expected_results(condition, design, order)
 
 
 @pytest.mark.parametrize("reach", [1, 2, 16])
 def test_registers_on_long_wires_lose_nothing_while_the_output_waits(reach: int) -> None:
-    condition, design = jc.keyed(), Design(5, 10, 9, reach=reach)
+    condition, design = jc.key_condition(), Design(5, 10, 9, reach=reach)
     order, taken = [(i % 2, (i % 5 > 0, i)) for i in range(50)], (False,) * 40 + (True,) * 30
-    run = jc.simulated(condition, design, order, taken=taken)
-    trace = jc.modelled(condition, design, order, taken=taken)
+    run = jc.run_circuit(condition, design, order, taken=taken)
+    trace = jc.trace_model(condition, design, order, taken=taken)
     _same_cycles(run, trace, condition)
     assert (design.line_registers, trace.lost) == (-(-5 // reach), 0)
-    assert jc.results_of(condition, run) == jc.expected(condition, design, order)
+    assert jc.results_of(condition, run) == jc.expected_results(condition, design, order)
 
 
 def test_long_links_give_a_result_in_every_cycle() -> None:
     design = Design(4, 8, 8, reach=1)
     order = [(i % 2, (1, i)) for i in range(120)]
-    cycles = [cycle for cycle, _ in jc.modelled(jc.keyed(), design, order).results]
+    cycles = [cycle for cycle, _ in jc.trace_model(jc.key_condition(), design, order).results]
     middle = cycles[len(cycles) // 4 : -len(cycles) // 4]
     assert design.link_registers(4) == 3
     assert len(middle) / (middle[-1] - middle[0]) > 0.97
@@ -104,27 +104,27 @@ def test_windows_in_block_ram_do_what_shorter_ones_do() -> None:
             jc.make_design(rng, cores=2, left=6 + seed, right=9, windows="memory", block_ram_from=3),
             jc.make_order(rng),
         )
-        condition, taken = jc.keyed(), jc.make_pattern(rng)
-        run = jc.simulated(condition, design, order, taken=taken)
-        trace = jc.modelled(condition, design, order, taken=taken)
+        condition, taken = jc.key_condition(), jc.make_pattern(rng)
+        run = jc.run_circuit(condition, design, order, taken=taken)
+        trace = jc.trace_model(condition, design, order, taken=taken)
         _same_cycles(run, trace, condition)
-        kept = jc.kept(condition, order, trace)
-        assert jc.results_of(condition, run) == jc.expected(condition, design, kept)
+        kept = jc.kept_arrivals(condition, order, trace)
+        assert jc.results_of(condition, run) == jc.expected_results(condition, design, kept)
 
 
 def _negative(margin: int) -> tuple[Any, Any, Any]:
     """All pairs match, and the output is slow: buffers fill up."""
     design = Design(2, 8, 8, buffer=8, pipeline=3, margin=margin)
     order = [(i % 2, (1, i)) for i in range(40)]
-    return jc.keyed(), design, order
+    return jc.key_condition(), design, order
 
 
 def test_too_small_a_margin_loses_results() -> None:
     condition, design, order = _negative(margin=1)
     assert design.needed_margin == 4
-    run = jc.simulated(condition, design, order, taken=(False, False, True))
-    trace = jc.modelled(condition, design, order, taken=(False, False, True))
-    missing = jc.expected(condition, design, order) - jc.results_of(condition, run)
+    run = jc.run_circuit(condition, design, order, taken=(False, False, True))
+    trace = jc.trace_model(condition, design, order, taken=(False, False, True))
+    missing = jc.expected_results(condition, design, order) - jc.results_of(condition, run)
     assert trace.lost == sum(missing.values()) > 0
     _same_cycles(run, trace, condition)
 
@@ -134,8 +134,8 @@ def test_the_needed_margin_loses_none_and_a_smaller_one_would() -> None:
         design = kind(1, 8, 8, pipeline=pipeline, buffer=9)  # no merger helps it
         order = [(i % 2, (1, i)) for i in range(60)]
         lost = {
-            margin: jc.modelled(
-                jc.keyed(), replace(design, margin=margin), order, taken=(False,) * 5 + (True,)
+            margin: jc.trace_model(
+                jc.key_condition(), replace(design, margin=margin), order, taken=(False,) * 5 + (True,)
             ).lost
             for margin in (design.needed_margin, design.needed_margin - 1)
         }
@@ -207,7 +207,7 @@ def test_every_engine_of_simulation_sees_the_same_cycles() -> None:
     for design in (Design(9, 20, 18), original(3, 6, 5)):  # one in parts, one flattened
         order, offered, taken = jc.make_order(rng, 60), jc.make_pattern(rng), jc.make_pattern(rng)
         runs = [
-            jc.simulated(jc.keyed(), design, order, offered=offered, taken=taken, engine=engine)
+            jc.run_circuit(jc.key_condition(), design, order, offered=offered, taken=taken, engine=engine)
             for engine in ("amaranth", "cxxrtl-quick")
         ]
         assert runs[0] == runs[1]
@@ -236,30 +236,32 @@ def test_a_circuit_that_stands_still_is_an_error_and_no_result() -> None:
 @given(seeds)
 def test_nested_loops_baseline(seed: int) -> None:
     rng = Random(seed)
-    condition, order = jc.keyed(), jc.make_order(rng, 40)
+    condition, order = jc.key_condition(), jc.make_order(rng, 40)
     left, right = rng.randint(1, 6), rng.randint(1, 6)
     feeds = {"arrivals": feed_of(condition, jc.beats_of(condition, order), pattern=jc.make_pattern(rng))}
     run = simulate(NestedLoops(condition, left, right), feeds, ready={"results": jc.make_pattern(rng)})
     assert run.outputs["results"][-1].eos
-    assert jc.results_of(condition, run) == jc.expected(condition, Design(1, left, right), order)
+    assert jc.results_of(condition, run) == jc.expected_results(condition, Design(1, left, right), order)
 
 
 def test_a_second_stream_sees_nothing_of_the_first() -> None:
-    condition, first, second = jc.keyed(), jc.make_order(Random(1)), jc.make_order(Random(2))
+    condition, first, second = jc.key_condition(), jc.make_order(Random(1)), jc.make_order(Random(2))
     for design in (Design(3, 6, 5), original(3, 6, 5)):
         beats = [feed_of(condition, jc.beats_of(condition, order)).beats for order in (first, second)]
         feed = feed_of(condition, [])
         both = type(feed)([*beats[0], *beats[1]], feed.pattern)
         run = simulate(join_of(condition, design), {"arrivals": both}, stop_at_eos=False)
         assert sum(a.eos for a in run.outputs["results"]) == 2
-        wanted = jc.expected(condition, design, first) + jc.expected(condition, design, second)
+        wanted = jc.expected_results(condition, design, first) + jc.expected_results(
+            condition, design, second
+        )
         assert jc.results_of(condition, run) == wanted
 
 
 def test_steps_take_the_cycles_that_the_core_says() -> None:
-    condition, design = jc.keyed("l.k > r.k AND l.k < r.k"), Design(4, 32, 32)
+    condition, design = jc.key_condition("l.k > r.k AND l.k < r.k"), Design(4, 32, 32)
     order = [(side, (1, i)) for i in range(30) for side in (0, 1)]
-    taken = jc.simulated(condition, design, order).accepted["arrivals"][10:30]
+    taken = jc.run_circuit(condition, design, order).accepted["arrivals"][10:30]
     core = LocalCore(condition, CoreShape.of(design, 0))
     assert {b - a for a, b in pairwise(taken)} == {core.step_cycles} == {17}
 

@@ -25,7 +25,7 @@ from handshake.joins.tuning import TUNING, Tuning
 from handshake.plan.build import call, col
 from handshake.schema import UNITS
 from join_plans import options
-from pairs import numbered, pairs_of
+from pairs import pairs_of, with_row_numbers
 from strategies import Case, expect, known_cases
 from waiting import wait_until
 
@@ -51,7 +51,7 @@ class Forced(Load):
 
 
 def check_forced(case: Case, seed: int, method: str, tuning: Tuning = TUNING) -> None:
-    rng, tables = Random(f"forced {seed}"), numbered(case)
+    rng, tables = Random(f"forced {seed}"), with_row_numbers(case)
     try:
         plan = prepare(
             *(table.schema for table in tables), case.on, **options(case), method=method, algorithm="cell",

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import handshake as hs
-from gpu_joins import BANDS, CODED, SMALL, TUNINGS, banded, on_gpu, plan_for
+from gpu_joins import BANDS, CODED, SMALL, TUNINGS, band_case, on_gpu, plan_for
 from handshake.errors import UnsupportedError
 from handshake.joins.join import Join, Replay, prepare
 from handshake.joins.tuning import TUNING, Tuning
@@ -25,7 +25,7 @@ from handshake.kernels.gpu.scan import Scan, scan_module
 from handshake.kernels.gpu.target import PtxTarget
 from handshake.plan.expr import Literal
 from handshake.windows import windows_of
-from pairs import EXAMPLES, numbered, pairs_of
+from pairs import EXAMPLES, pairs_of, with_row_numbers
 from pushes import check_pushes
 from stand_in_gpu import StandIn
 from strategies import Case, cases, expect, known_cases, make_case
@@ -73,7 +73,7 @@ def test_replayed_tables_agree_with_the_oracle(stand_in, case):
 @settings(EXAMPLES, max_examples=6)
 @given(case=known_cases(), seed=st.integers(0, 2**32 - 1))
 def test_pushed_batches_agree_with_the_oracle(stand_in, case, seed):
-    if plan_for(case, numbered(case), SMALL) is not None:
+    if plan_for(case, with_row_numbers(case), SMALL) is not None:
         check_pushes(case, seed, tuning=SMALL, device="gpu")
 
 
@@ -81,7 +81,7 @@ def test_pushed_batches_agree_with_the_oracle(stand_in, case, seed):
 @given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 120))
 def test_bands_agree_with_the_oracle_by_codes_and_by_index(stand_in, seed, rows):
     for tuning in (CODED, SMALL):
-        assert on_gpu(banded(seed, rows), tuning)
+        assert on_gpu(band_case(seed, rows), tuning)
 
 
 @pytest.mark.parametrize("how", ["left", "full", "left_semi", "left_anti"])
@@ -109,7 +109,7 @@ def test_large_windows_are_searched_by_index(stand_in):
     nulls = pa.table([right["t"], pc.if_else(pc.equal(right["x"], 5), None, right["x"]), right["y"]], XY)
     case = Case(left, pa.concat_tables([right.slice(0, 450), nulls.slice(450)]), BANDS,
                 windows_of("1 hour"), "t", "t")  # fmt: skip
-    tables = numbered(case)
+    tables = with_row_numbers(case)
     tuning = replace(SMALL, device_indexed_from=100, slice_rows=300)
     for memory, indexed in ((1 << 34, True), (11_000_000, False)):
         stand_in.total = memory
@@ -197,7 +197,7 @@ def assert_ptx(spec) -> None:
 @given(seed=st.integers(0, 2**32 - 1))
 def test_random_predicates_become_ptx(seed):
     case = make_case(seed, 2, 2)
-    plan = plan_for(case, numbered(case), TUNING)
+    plan = plan_for(case, with_row_numbers(case), TUNING)
     if plan is not None:
         assert_ptx(plan.spec)
 

@@ -21,7 +21,7 @@ from handshake.joins.join import prepare
 from handshake.joins.tuning import TUNING, Tuning
 from handshake_line import Line, Script, Search, loops
 from join_plans import METHODS, options
-from pairs import numbered, pairs_of
+from pairs import pairs_of, with_row_numbers
 from running_lines import SCHEMA, line_of, stream, threads
 from strategies import Case, cases, expect, known_cases
 
@@ -147,7 +147,7 @@ THRESHOLDS = (TUNING, DRIFTING, ALL_INDEXED)
 
 
 def planned(case: Case, method: str, tuning: Tuning):
-    (left, right), given = numbered(case), {**options(case), "tuning": tuning}
+    (left, right), given = with_row_numbers(case), {**options(case), "tuning": tuning}
     try:
         return prepare(left.schema, right.schema, case.on, method=method, **given).spec
     except UnsupportedError:
@@ -196,7 +196,7 @@ def check_line(case: Case, cores: int, method: str, seed: int, tuning: Tuning) -
         return
     unit = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[spec.unit]
     engine = Handshake(spec, (lateness or 0) // unit, cores)
-    tables, batches = numbered(case), []
+    tables, batches = with_row_numbers(case), []
     known = not case.windows.timed and rng.random() < 0.5
     plan, order = slices(case, rng) if known else pushes(case, rng)
     for side, start, rows, other in plan:

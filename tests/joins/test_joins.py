@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from handshake.joins.join import Replay
 from handshake.joins.tuning import TUNING, Tuning
-from join_plans import METHODS, planned
-from pairs import numbered, pairs_of
+from join_plans import METHODS, plan_join
+from pairs import pairs_of, with_row_numbers
 from pushes import check_pushes
 from strategies import Case, cases, expect, known_cases, make_case
 
@@ -33,12 +33,12 @@ THRESHOLDS = (TUNING, ALL_INDEXED)
 
 def check_replay(case: Case, methods: tuple[str, ...] = METHODS, tuning: Tuning = TUNING) -> int:
     """Replay a case by each method that its predicate allows; says how many joins that made."""
-    want, (left, right) = expect(case), numbered(case)
+    want, (left, right) = expect(case), with_row_numbers(case)
     run = 0
     for method in methods:
         algorithm, cores = ARRANGEMENTS[(left.num_rows + len(case.on)) % len(ARRANGEMENTS)]
         chosen = {"method": method, "algorithm": algorithm, "cores": cores, "tuning": tuning}
-        plan = planned(left, right, case, chosen)
+        plan = plan_join(left, right, case, chosen)
         if plan is None:
             continue
         replay = Replay(plan, left, right)

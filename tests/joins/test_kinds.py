@@ -16,9 +16,9 @@ from handshake.joins.join import Join, Replay, prepare
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.kinds import KINDS, kind_of_join
 from handshake.testing.oracle import TIME, evaluate, of_kind
-from join_plans import METHODS, planned
+from join_plans import METHODS, plan_join
 from oracle_steps import final_after
-from pairs import EXAMPLES, numbered
+from pairs import EXAMPLES, with_row_numbers
 from pushes import Pushes
 from strategies import Case, Clock, bound, cases, expect, make_times, make_windows
 
@@ -85,12 +85,14 @@ def in_turn(list_, *numbers):
 
 def check_replay(case: Case, tuning: Tuning) -> None:
     """Replay a case as every kind of join."""
-    result, (left, right) = expect(case), numbered(case)
+    result, (left, right) = expect(case), with_row_numbers(case)
     for n, kind in enumerate(KINDS):
         algorithm, cores = in_turn(ARRANGEMENTS, n, left.num_rows, len(case.on))
         method = in_turn(METHODS, n // 2, right.num_rows)
         chosen = {"method": method, "algorithm": algorithm, "cores": cores, "tuning": tuning, "how": kind}
-        plan = planned(left, right, case, chosen) or planned(left, right, case, {**chosen, "method": "auto"})
+        plan = plan_join(left, right, case, chosen) or plan_join(
+            left, right, case, {**chosen, "method": "auto"}
+        )
         if plan is None:
             continue
         replay = Replay(plan, left, right)
@@ -128,7 +130,7 @@ def check_pushes(case: Case, seed: int, tuning: Tuning) -> None:
             continue
         pushes = Pushes(case, seed, Join, found_in, **chosen)
         pushes.run()
-        got, result = sorted((pair for *_, pair in pushes.found), key=repr), pushes.expected()
+        got, result = sorted((pair for *_, pair in pushes.found), key=repr), pushes.expected_result()
         assert got == wanted(case, kind, result), (chosen, case.on, case.windows, pushes.arrivals)
         if KINDS[kind].preserves:
             check_moments(case, pushes)

@@ -25,7 +25,7 @@ from handshake.schema import BOOL
 from handshake.testing.oracle import TIME, asof, nearest, rows
 from handshake.windows import Windows
 from oracle_steps import final_after
-from pairs import EXAMPLES, numbered
+from pairs import EXAMPLES, with_row_numbers
 from predicates import make_ranking
 from pushes import Pushes
 from strategies import Case, Clock, cases, expect, make_times, make_windows, scope_of
@@ -69,7 +69,7 @@ def same(value: object) -> object:
 
 def wanted(case: Case, by: str, k: int, how: str, result) -> list[tuple]:
     """The results by row numbers, ranks and values, by left row."""
-    left, right = numbered(case)
+    left, right = with_row_numbers(case)
     bound = bind_value(parse(by), scope_of(left.schema, right.schema))
     mine, others = rows(left, case.left_time), rows(right, case.right_time)
     best = nearest(mine, others, result.pairs, bound, k)
@@ -88,7 +88,7 @@ def found_in(table, value: str | None) -> list[tuple]:
 
 
 def check_tables(case: Case, by: str, k: int, how: str, many: int) -> None:
-    left, right = numbered(case)
+    left, right = with_row_numbers(case)
     join = Nearest(
         left.schema, right.schema, parse(case.on), by, k, case.windows, (case.left_time, case.right_time),
         how=how, value=None if by in WIDE else "value", many=many,
@@ -131,7 +131,7 @@ def test_the_index_of_distances_agrees_with_the_oracle(seed, sizes, k, kind):
     right = pa.table({"a": pa.array(rng.choices(pool, k=sizes[1]), kind)})
     by = rng.choice(("ABS(l.x - r.a)", "ABS(r.a - l.x)"))
     case = Case(left, right, "TRUE", Windows(None, None))
-    tables, chosen = numbered(case), {"many": rng.choice((0, 100)), "share": rng.choice((0.1, 1))}
+    tables, chosen = with_row_numbers(case), {"many": rng.choice((0, 100)), "share": rng.choice((0.1, 1))}
     found = Nearest(*(table.schema for table in tables), None, by, k, **chosen).find(*tables).table
     assert found_in(found, None) == [row[:3] for row in wanted(case, by, k, "left", expect(case))]
 
@@ -209,7 +209,7 @@ def check_pushes(case: Case, by: str, k: int, how: str, seed: int, many: int) ->
         return
     pushes = Pushes(case, seed, nearest_join, pairs_in, **chosen)
     pushes.run()
-    result = pushes.expected()
+    result = pushes.expected_result()
     want = [row[:3] for row in wanted(case, by, k, how, result)]
     assert sorted((row for *_, row in pushes.found), key=repr) == sorted(want, key=repr), (chosen, case)
     metrics = pushes.join.metrics()

@@ -23,8 +23,8 @@ from handshake.joins.join import Join, Replay, prepare
 from handshake.joins.tuning import Tuning
 from handshake.plan.build import call, col
 from handshake.testing.oracle import TIME, rows
-from join_plans import options, planned
-from pairs import numbered, pairs_of
+from join_plans import options, plan_join
+from pairs import pairs_of, with_row_numbers
 from strategies import Case, expect, known_cases
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -59,7 +59,7 @@ def fate(monkeypatch):
 
 def check_pushes(case: Case, seed: int, algorithm: str, cores: int, ordered: bool) -> None:
     rng = Random(f"pushes {seed}")
-    tables, at, log = numbered(case), {"left": 0, "right": 0}, Log()
+    tables, at, log = with_row_numbers(case), {"left": 0, "right": 0}, Log()
     lateness = rng.choice((0, 1, 60)) if case.windows.timed else None
     text = {"lateness": f"{lateness} s"} if lateness is not None else {}
     chosen = {"algorithm": algorithm, "cores": cores, "ordered": ordered, "overload": "shed", "on_shed": log}
@@ -238,10 +238,10 @@ def span_of(case: Case) -> float:
 
 
 def check_paced(case: Case, overload: str, algorithm: str, cores: int, ticks: int, ordered: bool) -> None:
-    tables, log = numbered(case), Log()
+    tables, log = with_row_numbers(case), Log()
     chosen = {"method": "auto", "algorithm": algorithm, "cores": cores, "overload": overload}
     tuning = Tuning(tick_seconds=1e-4)
-    plan = planned(*tables, case, {**chosen, "ordered": ordered, "room": 5, "tuning": tuning})
+    plan = plan_join(*tables, case, {**chosen, "ordered": ordered, "room": 5, "tuning": tuning})
     assume(plan is not None)
     pace = span_of(case) / (ticks * tuning.tick_seconds) or 1.0
     replay = Replay(plan, *tables, pace=pace, on_shed=log)

@@ -18,7 +18,7 @@ from handshake.joins.join import Replay, prepare
 from handshake.kernels.compile_cache import PredicateFunction, building, compile_loop, predicate_function
 from handshake.kernels.numba_internals import is_available, template_of
 from handshake.windows import windows_of
-from pairs import numbered, pairs_of
+from pairs import pairs_of, with_row_numbers
 from strategies import Case, expect
 
 I64 = ir.IntType(64)
@@ -168,6 +168,6 @@ def test_predicates_of_one_shape_agree_with_the_oracle(name: str, folder: Path) 
     for nulls, algorithm in ((False, "three_step"), (True, "low_latency")):
         for on in PREDICATES[name]:
             case = Case(table(1, nulls), table(2, nulls), on, windows_of("30 tuples"))
-            left, right = numbered(case)
+            left, right = with_row_numbers(case)
             plan = prepare(left.schema, right.schema, on, window="30 tuples", algorithm=algorithm)
             assert pairs_of(list(Replay(plan, left, right))) == sorted(expect(case).pairs), (on, nulls)

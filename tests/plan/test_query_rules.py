@@ -27,7 +27,7 @@ from handshake.plan.explain import explain_plan
 from handshake.plan.optimise import RULE_SETS, optimise
 from handshake.plan.query import parse_query
 from handshake.schema import INT64, Field, Schema
-from query_streams import arrivals, compare, cuts, results, results_together, seen, slices
+from query_streams import arrivals, as_physical, compare, cuts, results, results_together, slices
 
 STREAMS = """CREATE INPUT STREAM R (k int8, v int, g string(4), t timestamp(3)) TIMESTAMP BY t;
 CREATE INPUT STREAM S (k int8, v int, g string(4), t timestamp(3)) TIMESTAMP BY t;"""
@@ -116,7 +116,7 @@ def equivalent(data: st.DataObject, rules: Any, joins: bool) -> None:
     """A rewritten plan gives what the oracle gives for the plan as it was."""
     plan = parse_query(data.draw(texts(joins)))
     items = data.draw(arrivals(plan, most=20))
-    wanted = query_oracle.run(plan, seen(Query(plan), items))
+    wanted = query_oracle.run(plan, as_physical(Query(plan), items))
     rewritten = optimise(plan, rules)
     assert [o.schema for o in rewritten.outputs] == [o.schema for o in plan.outputs]
     query = Query(rewritten, optimised=False)

@@ -21,7 +21,7 @@ from handshake.plan.optimise import optimise
 from handshake.plan.query import parse_query
 from query_backends import Local, check, many, plain
 from query_cases import TWO
-from query_streams import arrivals, seen
+from query_streams import arrivals, as_physical
 from query_streams import results as results_of
 
 FEW = settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
@@ -38,7 +38,7 @@ def prove_random(seed: str, most: int) -> None:
     text, given = query(random), rows(random, most)
     print(text)
     plan = parse_query(text)
-    wanted = query_oracle.run(plan, seen(Query(plan), [("M", row) for row in given]))
+    wanted = query_oracle.run(plan, as_physical(Query(plan), [("M", row) for row in given]))
     for optimised in (True, False):
         cut = [[("M", row) for row in batch] for batch in batches(random, given) if batch]
         assert plain(results_of(Query(plan, optimised=optimised), cut), True) == plain(wanted, True)

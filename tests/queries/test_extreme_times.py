@@ -18,7 +18,7 @@ from handshake.plan.algebra import Source, walk
 from handshake.plan.optimise import optimise
 from handshake.plan.query import parse_query
 from query_backends import Local, by_time, check, plain
-from query_streams import Item, seen
+from query_streams import Item, as_physical
 
 SOME = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 FAR = 2**62 - 1
@@ -105,7 +105,7 @@ def test_panes_of_a_partition_are_never_late_in_it(unit: str, data: st.DataObjec
         batches = [data.draw(items("S")) for _ in range(data.draw(st.integers(1, 3)))]
     plan = parse_query(text_of("panes", unit, *shape))
     query, counts = Query(plan), query_oracle.Counts()
-    wanted = query_oracle.run(plan, seen(query, arrived(plan, batches)), counts)
+    wanted = query_oracle.run(plan, as_physical(query, arrived(plan, batches)), counts)
     (output,) = optimise(plan).outputs
     source = next(node for node in walk(output) if isinstance(node, Source))
     blobs = [
@@ -136,7 +136,7 @@ def test_tuples_of_a_micro_batch_arrive_by_time(unit: str, data: st.DataObject |
         batches = [data.draw(items("S")) for _ in range(data.draw(st.integers(1, 3)))]
     plan = optimise(parse_query(text_of("tuples", unit, 4, 2)))
     query = Query(plan)
-    wanted = query_oracle.run(plan, seen(query, arrived(plan, batches)))
+    wanted = query_oracle.run(plan, as_physical(query, arrived(plan, batches)))
     sources = tuple(source for source in plan.inputs if source.name == "S")
     state = SavedState(lambda: TupleQuery(plan.outputs[0], sources))
     found = run_to_end(state, [[blob_of_rows(query, ["S"], batch)] for batch in batches])

@@ -21,7 +21,7 @@ from handshake.operators.query import Query
 from handshake.plan.query import parse_query
 from query_backends import Local, Spark, check, many, plain
 from query_cases import ASOF, CHAINS, KINDS, TWO
-from query_streams import arrivals, compare, results_together, seen, slices
+from query_streams import arrivals, as_physical, compare, results_together, slices
 
 FEW = settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
@@ -78,7 +78,7 @@ def test_kinds_on_several_cores(data: st.DataObject) -> None:
     plan = parse_query(text)
     items = data.draw(arrivals(plan, most=16))
     query = Query(plan, cores=2)
-    wanted = query_oracle.run(plan, seen(query, items))
+    wanted = query_oracle.run(plan, as_physical(query, items))
     compare(results_together(query, slices(data.draw, items)), wanted)
 
 

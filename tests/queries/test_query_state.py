@@ -20,7 +20,7 @@ from handshake.plan.optimise import optimise
 from handshake.plan.query import parse_query
 from query_backends import by_time, plain
 from query_cases import CHAINS, JOINS, KINDS, LAYERED, NOW, PAPER, QUERIES, TRADES, TWO, WINDOWS
-from query_streams import Item, arrivals, batch_of, compare, cuts, seen
+from query_streams import Item, arrivals, as_physical, batch_of, compare, cuts
 
 pytest.importorskip("pyspark")
 from handshake.engines.spark.queries.blobs import Blob
@@ -118,8 +118,10 @@ def check_panes(name: str, data: st.DataObject) -> None:
     items = data.draw(arrivals(plan, step=90 if name in PAPER else 1))
     query, counts, spread = Query(plan), query_oracle.Counts(), partitions(data.draw, items)
     arrived = [item for parts in spread for item in by_time(plan, [i for part in parts for i in part])]
-    wanted = query_oracle.run(plan, seen(query, arrived))
-    query_oracle.run(optimise(plan), seen(query, arrived), counts)  # a filter drops rows before they are late
+    wanted = query_oracle.run(plan, as_physical(query, arrived))
+    query_oracle.run(
+        optimise(plan), as_physical(query, arrived), counts
+    )  # a filter drops rows before they are late
     (output,) = optimise(plan).outputs
     source = next(node for node in walk(output) if isinstance(node, Source))
     made = data.draw(st.sampled_from([None, spark_filter(output)]))
@@ -175,7 +177,7 @@ def check_restarts(name: str, data: st.DataObject) -> None:
     items = data.draw(arrivals(plan, step=90 if name in PAPER else 1, most=16))
     query, batches_of = Query(plan), cuts(data.draw, items)
     arrived = [item for batch in batches_of for item in by_time(plan, batch)]
-    wanted = query_oracle.run(parse_query(TEXTS[name]), seen(query, arrived))
+    wanted = query_oracle.run(parse_query(TEXTS[name]), as_physical(query, arrived))
     for output in plan.outputs:
         sources = tuple(node for node in dict.fromkeys(walk(output)) if isinstance(node, Source))
         names = [source.name for source in sources]
@@ -229,7 +231,7 @@ def run_saved(text: str, batches: list[list[Item]]) -> list[dict[str, Any]]:
     sources = declared_sources(output, [source.name for source in plan.inputs])
     names = [source.name for source in sources]
     counts, arrived = query_oracle.Counts(), [item for batch in batches for item in by_time(plan, batch)]
-    wanted = query_oracle.run(Plan(plan.inputs, (output,)), seen(query, arrived), counts)
+    wanted = query_oracle.run(Plan(plan.inputs, (output,)), as_physical(query, arrived), counts)
     blobs = [
         [
             blob_of_rows(query, names, own)
@@ -340,7 +342,7 @@ def check_clocks(name: str, data: st.DataObject) -> None:
     text = TWO + OVER_JOINS[name]
     plan = optimise(parse_query(text))
     items = data.draw(arrivals(plan, most=20, sorted_times=True))
-    wanted = query_oracle.run(parse_query(text), seen(Query(plan), items))
+    wanted = query_oracle.run(parse_query(text), as_physical(Query(plan), items))
     (output,) = plan.outputs
     join = join_below(output)
     assert join is not None

@@ -15,7 +15,7 @@ from handshake.operators.why import running_joins
 from handshake.plan.optimise import optimise
 from handshake.plan.query import parse_query
 from query_cases import ASOF, CHAINS, JOINS, KINDS, LAYERED, TWO
-from query_streams import seen
+from query_streams import as_physical
 
 STREAMS = """CREATE INPUT STREAM R (n int, k int, v int, t timestamp(3)) TIMESTAMP BY t;
 CREATE INPUT STREAM S (n int, k int, w int, t timestamp(3)) TIMESTAMP BY t;
@@ -57,7 +57,7 @@ def test_pairs_of_queries_agree_with_the_oracle(name: str) -> None:
         arrivals = [(stream, row) for stream, rows in inputs.items() for row in rows]
         arrivals.sort(key=lambda item: item[1]["t"])
         query = Query(plan)
-        results = query_oracle.run(plan, seen(query, arrivals))["T"]
+        results = query_oracle.run(plan, as_physical(query, arrivals))["T"]
         streams = list(plan.outputs[0].schema.names)
         want = {tuple(row[s] for s in streams) for row in results}
         homes = {s: s if s in inputs else ("S" if s == "c" else "R") for s in streams}
@@ -143,7 +143,7 @@ def test_running_queries_agree_with_the_oracle(name: str, cores: int) -> None:
                     assert (what.outcome == "holds") == run.holds(s, rows[s]), str(found[0])
                 else:
                     assert found[0].joined is False
-    results = query_oracle.run(run.plan, seen(run.query, run.arrivals))["T"]
+    results = query_oracle.run(run.plan, as_physical(run.query, run.arrivals))["T"]
     want = {tuple(row.get(s) for s in streams) for row in results}
     outcomes = set()
     for members, found in answers.items():

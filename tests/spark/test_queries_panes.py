@@ -19,8 +19,8 @@ import query_oracle
 from handshake.operators.query import Query
 from handshake.plan.query import parse_query
 from handshake.testing.oracle_values import rows as physical_rows
-from query_backends import Spark, by_time, check, frames, many, plain, restored, tables
-from query_streams import seen
+from query_backends import Spark, by_time, check, frames, many, plain, restore_rows, tables
+from query_streams import as_physical
 from spark_session import Feed, Sink, spark, spark_columns
 
 __all__ = ["spark"]
@@ -120,7 +120,7 @@ def test_streams_count_late_rows_across_restarts(spark: Any, tmp_path: Path) -> 
         if batch % 2:
             sink.run(query_frames(plan, {"S": feed.read(spark)})["result"])
     schema = query.schema("result")
-    found = [row for n in sorted(sink.batches) for row in restored(sink.batches[n], schema)]
+    found = [row for n in sorted(sink.batches) for row in restore_rows(sink.batches[n], schema)]
     assert plain({"": found}) == plain({"": physical_rows(pa.Table.from_batches(wanted, schema))})
     assert found
     metrics = query.metrics()
@@ -146,8 +146,8 @@ def test_windows_at_the_ends_of_time(spark: Any) -> None:
         found = query_frames(plan, frames(spark, tables(Query(plan), items)))["result"].toArrow()
     finally:
         spark.conf.unset(SLICES)
-    wanted = query_oracle.run(plan, seen(Query(plan), by_time(plan, items)))
-    assert plain({"result": restored(found, Query(plan).schema("result"))}) == plain(wanted)
+    wanted = query_oracle.run(plan, as_physical(Query(plan), by_time(plan, items)))
+    assert plain({"result": restore_rows(found, Query(plan).schema("result"))}) == plain(wanted)
 
 
 def test_a_time_that_no_window_can_have(spark: Any) -> None:

@@ -23,9 +23,9 @@ from handshake.plan.algebra import Plan
 from handshake.plan.query import parse_query
 from handshake.schema import arrow_of
 from handshake.testing.oracle_values import rows as physical_rows
-from query_backends import by_time, frames, plain, restored, tables
+from query_backends import by_time, frames, plain, restore_rows, tables
 from query_cases import ASOF, CHAINS, JOINS, KINDS, LAYERED, PAPER, QUERIES, TRADES, TWO, WINDOWS
-from query_streams import seen, together
+from query_streams import as_physical, together
 from spark_session import Feed, Sink, spark, spark_columns
 
 __all__ = ["spark"]
@@ -135,10 +135,10 @@ def test_expressions_have_the_oracles_values(spark: Any, texts: str, inside: boo
     }  # fmt: skip
     items = [("S", {name: draw.choice(some) for name, some in values.items()}) for _ in range(150)]
     query = Query(plan)
-    wanted = query_oracle.run(plan, seen(query, items))
+    wanted = query_oracle.run(plan, as_physical(query, items))
     for name, frame in query_frames(plan, frames(spark, tables(query, items))).items():
         assert ("MapInArrow" in frame._jdf.queryExecution().toString()) == inside
-        found = restored(frame.toArrow(), query.schema(name))
+        found = restore_rows(frame.toArrow(), query.schema(name))
         assert plain({name: found}) == plain({name: wanted[name]})
 
 
@@ -185,7 +185,7 @@ def _streamed(spark: Any, folder: Path, name: str) -> None:
         if start in (20, 60):
             sink.run(frame)
     schema = query.schema(output.name)
-    found = [row for n in sorted(sink.batches) for row in restored(sink.batches[n], schema)]
+    found = [row for n in sorted(sink.batches) for row in restore_rows(sink.batches[n], schema)]
     expected = physical_rows(pa.Table.from_batches(wanted, schema))
     assert plain({name: found}) == plain({name: expected})
     assert found, name

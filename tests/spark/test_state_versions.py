@@ -10,7 +10,7 @@ import pytest
 
 from handshake.engines.spark.failures import reason
 from handshake.engines.spark.state.reading import read_state
-from old_checkpoint import BATCHES, SECOND, add_file, feeds_in, joined, rows_of, unpack
+from old_checkpoint import BATCHES, SECOND, add_file, feeds_in, join_feeds, rows_of, unpack
 from spark_session import Sink
 
 DATA = Path(__file__).parent / "data"
@@ -39,7 +39,7 @@ class Restored:
                 add_file(feed, side, self.batches)
             self.windows.append(window)
             self.batches += 1
-        self.sink.run(joined(self.spark, self.feeds, self.folder, f"{window} seconds", **options))
+        self.sink.run(join_feeds(self.spark, self.feeds, self.folder, f"{window} seconds", **options))
 
     def mark(self, batch: int) -> int:
         """Return the watermark of a micro-batch, which Spark counts in milliseconds."""

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, note, reject, settings
 from hypothesis import strategies as st
 
 import query_oracle
-from circuits import patterns, physical, placed
+from circuits import patterns, physical, with_places
 from handshake.engines.circuit.compiler import Compiled
 from handshake.engines.circuit.nets.bounds import Bounds
 from handshake.engines.circuit.nets.join_nets import JoinNet
@@ -28,7 +28,7 @@ __all__ = [
     "COLUMNS",
     "FEW_QUERIES",
     "NUMBERS",
-    "aggregated",
+    "aggregates",
     "bounds_of",
     "check_run",
     "checked_runs",
@@ -62,7 +62,7 @@ def bounds_of(plan: Plan, groups: int = 5) -> Bounds:
 
 def feeds_of(compiled: Compiled, items: list[Any], draw: Any) -> dict[str, Feed]:
     """Return feeds of arrivals, held back by drawn patterns."""
-    items = placed(compiled, items)
+    items = with_places(compiled, items)
     return {
         name: feed(
             row,
@@ -137,7 +137,7 @@ def windows(draw: Any, loose: bool) -> str:
 
 
 @st.composite
-def aggregated(draw: Any, source: str, fields: list[str]) -> tuple[str, list[str]]:
+def aggregates(draw: Any, source: str, fields: list[str]) -> tuple[str, list[str]]:
     """Draw a SELECT with aggregates over windows of a source, and the names of its columns.
 
     The groups of a window come in any order, so nothing that reads them may depend on one.

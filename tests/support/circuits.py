@@ -63,7 +63,7 @@ def _table(row: dict[str, Any], schema: pa.Schema) -> pa.Table:
     return pa.table(arrays, schema=schema)
 
 
-def placed(compiled: Compiled, items: list[Any]) -> list[Any]:
+def with_places(compiled: Compiled, items: list[Any]) -> list[Any]:
     """Arrivals with their places, for inputs that are joined with others."""
     joined = [name for name, row in compiled.inputs.items() if PLACE in row.names]
     places = itertools.count()

@@ -6,8 +6,8 @@ from random import Random
 
 from handshake.io.frames import conform
 from handshake.joins.tuning import Tuning
-from join_plans import planned
-from pairs import numbered, pairs_of
+from join_plans import plan_join
+from pairs import pairs_of, with_row_numbers
 from strategies import Case, expect
 
 
@@ -16,10 +16,10 @@ def check_gathered(case: Case, seed: int, tuning: Tuning, *, at_once: bool = Fal
 
     With `at_once`, every push waits for its results, as in `Join`, so that no rows gather.
     """
-    rng, tables = Random(f"gathered {seed}"), numbered(case)
+    rng, tables = Random(f"gathered {seed}"), with_row_numbers(case)
     lateness = rng.choice((0, 1, 60)) if case.windows.timed else None
     text = {"lateness": f"{lateness} s"} if lateness is not None else {}
-    plan = planned(
+    plan = plan_join(
         *tables,
         case,
         {"method": "auto", "algorithm": "low_latency", "cores": rng.randint(1, 8), "tuning": tuning, **text},

@@ -10,11 +10,11 @@ from handshake.errors import UnsupportedError
 from handshake.joins.join import Replay
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.windows import windows_of
-from join_plans import planned
-from pairs import numbered, pairs_of
+from join_plans import plan_join
+from pairs import pairs_of, with_row_numbers
 from strategies import Case, expect
 
-__all__ = ["BANDS", "CODED", "SMALL", "TUNINGS", "banded", "on_gpu", "plan_for"]
+__all__ = ["BANDS", "CODED", "SMALL", "TUNINGS", "band_case", "on_gpu", "plan_for"]
 
 BANDS = "l.x BETWEEN r.x - 10 AND r.x + 10 AND l.y BETWEEN r.y - 10. AND r.y + 10."
 CODED = Tuning(coded_from=1, slice_rows=37)
@@ -35,7 +35,7 @@ VALUES = {
 def plan_for(case: Case, tables: tuple[pa.Table, ...], tuning: Tuning):
     """Return the plan of a case, or None if its predicate is not one for a GPU."""
     try:
-        return planned(*tables, case, {"method": "auto", "device": "gpu", "tuning": tuning})
+        return plan_join(*tables, case, {"method": "auto", "device": "gpu", "tuning": tuning})
     except UnsupportedError as error:
         if "GPU cannot decide" not in str(error):
             raise
@@ -44,7 +44,7 @@ def plan_for(case: Case, tables: tuple[pa.Table, ...], tuning: Tuning):
 
 def on_gpu(case: Case, tuning: Tuning) -> bool:
     """Replay a case; says whether its predicate is one for a GPU."""
-    want, tables = expect(case), numbered(case)
+    want, tables = expect(case), with_row_numbers(case)
     plan = plan_for(case, tables, tuning)
     if plan is None:
         return False
@@ -55,7 +55,7 @@ def on_gpu(case: Case, tuning: Tuning) -> bool:
     return True
 
 
-def banded(seed: int, rows: int) -> Case:
+def band_case(seed: int, rows: int) -> Case:
     """Two bands with extremes, NULL, NaN and infinities; ties and clumps."""
     rng = Random(f"bands {seed}")
     window = rng.choice(("30 ms", "1 s", "9 tuples"))

@@ -19,16 +19,16 @@ from random import Random
 
 def joins_of(seeds: range) -> tuple[Counter, list[str]]:
     """Run the cases of some seeds: replayed with each tuning, and pushed in random batches."""
-    from gpu_joins import SMALL, TUNINGS, banded, on_gpu, plan_for
+    from gpu_joins import SMALL, TUNINGS, band_case, on_gpu, plan_for
     from handshake.errors import HandshakeError
-    from pairs import numbered
+    from pairs import with_row_numbers
     from pushes import check_pushes
     from strategies import make_case
 
     counts, failures = Counter(), []
     for seed in seeds:
         rng = Random(seed)
-        case = banded(seed, rng.randint(1, 250)) if seed % 4 == 0 else None
+        case = band_case(seed, rng.randint(1, 250)) if seed % 4 == 0 else None
         case = case or make_case(seed, rng.randint(0, 250), rng.randint(0, 250))
         for tuning in TUNINGS:
             try:
@@ -36,7 +36,7 @@ def joins_of(seeds: range) -> tuple[Counter, list[str]]:
             except (AssertionError, HandshakeError) as error:
                 failures.append(f"seed {seed}: {type(error).__name__}: {str(error)[:300]}")
         try:
-            if seed % 3 == 0 and plan_for(case, numbered(case), SMALL) is not None:
+            if seed % 3 == 0 and plan_for(case, with_row_numbers(case), SMALL) is not None:
                 check_pushes(case, seed, tuning=SMALL, device="gpu")
                 counts["pushed"] += 1
         except (AssertionError, HandshakeError) as error:

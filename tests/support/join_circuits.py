@@ -27,7 +27,7 @@ Order = Sequence[tuple[int, tuple[Any, ...]]]
 """Arrivals: (side, tuple)."""
 
 
-def keyed(text: str = "l.k = r.k") -> PairGates:
+def key_condition(text: str = "l.k = r.k") -> PairGates:
     """Return a condition on two streams of a key and a payload of a byte each."""
     row = Row(tuple(wire(field) for field in FIELDS))
     on = bind(parse(text), Scope.of(Schema(FIELDS, "left"), Schema(FIELDS, "right")))
@@ -66,7 +66,7 @@ def beats_of(condition: PairGates, order: Order) -> list[tuple[int | None, int |
     return list(steps((side, rows[side].pack(values)) for side, values in order))
 
 
-def simulated(
+def run_circuit(
     condition: PairGates, design: Design, order: Order, *, offered: Any = ALWAYS, taken: Any = ALWAYS,
     engine: str = "amaranth",
 ) -> Run:  # fmt: skip
@@ -76,7 +76,7 @@ def simulated(
     return simulate(circuit, feeds, ready={"results": taken}, engine=engine)
 
 
-def modelled(
+def trace_model(
     condition: PairGates, design: Design, order: Order, *, offered: Any = ALWAYS, taken: Any = ALWAYS
 ) -> Trace:
     """Run the model of a join circuit."""
@@ -99,7 +99,7 @@ def matcher(condition: PairGates) -> Any:
     return match
 
 
-def expected(condition: PairGates, design: Design, order: Order) -> Counter[tuple[Any, ...]]:
+def expected_results(condition: PairGates, design: Design, order: Order) -> Counter[tuple[Any, ...]]:
     """Return the results that the semantics ask for, with multiplicities."""
     streams: list[list[tuple[Any, ...]]] = [[], []]
     arrivals = []
@@ -129,7 +129,7 @@ def payload_of(condition: PairGates, pair: tuple[int, int] | None) -> int | None
     return condition.result.pack((*left, *carried))
 
 
-def kept(condition: PairGates, order: Order, trace: Trace) -> Order:
+def kept_arrivals(condition: PairGates, order: Order, trace: Trace) -> Order:
     """Return the arrivals without those that were discarded."""
     left = list(order)
     for position, beat in enumerate(beats_of(condition, order)):

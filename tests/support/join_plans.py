@@ -20,7 +20,7 @@ def options(case: Case) -> dict:
     }
 
 
-def planned(left: pa.Table, right: pa.Table, case: Case, chosen: dict):
+def plan_join(left: pa.Table, right: pa.Table, case: Case, chosen: dict):
     """Return the plan, or None if the chosen method does not fit the predicate."""
     try:
         return prepare(left.schema, right.schema, case.on, **chosen, **options(case))

@@ -46,7 +46,7 @@ def feeds_in(folder: Path) -> list[Any]:
     ]
 
 
-def joined(spark: Any, feeds: list[Any], folder: Path, window: str = WINDOW, **options: Any) -> Any:
+def join_feeds(spark: Any, feeds: list[Any], folder: Path, window: str = WINDOW, **options: Any) -> Any:
     """Return the join of the streams, with its state below a folder."""
     import handshake
 
@@ -93,7 +93,7 @@ def main(target: str) -> None:
         for number in range(BATCHES):
             for side, feed in enumerate(feeds):
                 add_file(feed, side, number)
-        Sink(folder).run(joined(cluster.session, feeds, folder))
+        Sink(folder).run(join_feeds(cluster.session, feeds, folder))
     pack(folder, target)
     shutil.rmtree(folder)
 

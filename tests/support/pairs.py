@@ -10,7 +10,7 @@ from strategies import Case
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
-def numbered(case: Case) -> tuple[pa.Table, pa.Table]:
+def with_row_numbers(case: Case) -> tuple[pa.Table, pa.Table]:
     """Add the row number to both tables as their last column."""
     tables = ((case.left, "row of left"), (case.right, "row of right"))
     return tuple(t.append_column(name, pa.array(range(t.num_rows), pa.int64())) for t, name in tables)

@@ -10,7 +10,7 @@ from handshake.joins.join import Join
 from handshake.joins.tuning import TUNING, Tuning
 from handshake.testing.oracle import TIME, Advance, rows
 from join_plans import options
-from pairs import numbered, pairs_of
+from pairs import pairs_of, with_row_numbers
 from strategies import Case, expect
 
 __all__ = ["Pushes", "check_pushes"]
@@ -25,7 +25,7 @@ class Pushes:
         """`make` starts the join, and `read` gives the rows of each result in some batches."""
         self.rng = Random(f"pushes {seed}")
         self._read = read
-        self.case, self.tables = case, numbered(case)
+        self.case, self.tables = case, with_row_numbers(case)
         late = self.rng.choice((0, 1, 5, 60))
         self.lateness = late * 10**9 if case.windows.timed else None
         self.arrivals: list = []
@@ -73,7 +73,7 @@ class Pushes:
         case = self.case
         return rows((case.left, case.right)[side], (case.left_time, case.right_time)[side])
 
-    def expected(self):
+    def expected_result(self):
         named = [(("left", "right")[side], index) for side, index in self.arrivals]
         return expect(self.case, self.lateness, named)
 
@@ -83,7 +83,7 @@ def check_pushes(
 ) -> None:
     """Push both sides in random batches; arrival order is the order of pushes."""
     rng = Random(f"pushes {seed}")
-    tables = numbered(case)
+    tables = with_row_numbers(case)
     left_at = {"left": 0, "right": 0}
     lateness = rng.choice((0, 1, 5, 60)) if case.windows.timed else None
     arrivals, batches = [], []

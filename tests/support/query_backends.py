@@ -16,7 +16,7 @@ from handshake.operators.query import Query
 from handshake.plan.algebra import Plan, Windowing, WindowJoin, walk
 from handshake.plan.optimise import optimise
 from handshake.testing.oracle_values import rows as physical_rows
-from query_streams import Item, batch_of, cuts, results, results_together, seen, slices
+from query_streams import Item, as_physical, batch_of, cuts, results, results_together, slices
 
 __all__ = [
     "Backend",
@@ -28,7 +28,7 @@ __all__ = [
     "frames",
     "many",
     "plain",
-    "restored",
+    "restore_rows",
     "tables",
 ]
 
@@ -65,7 +65,7 @@ def check(backend: Backend, plan: Plan, cases: Sequence[list[Item]], draw: Any) 
     """A back end gives what the oracle gives, and counts what it counts."""
     query = Query(plan)
     for case, ways in zip(cases, backend.run(plan, cases, draw), strict=True):
-        counts, arrivals = query_oracle.Counts(), seen(query, backend.arrivals(plan, case))
+        counts, arrivals = query_oracle.Counts(), as_physical(query, backend.arrivals(plan, case))
         wanted = query_oracle.run(plan, arrivals)
         query_oracle.run(backend.counted(plan), arrivals, counts)
         for outcome in ways:
@@ -139,7 +139,7 @@ class Spark:
             table = _together([frame[output.name] for frame in made])
             for n, rows in enumerate(found):
                 own = table.filter(pc.equal(table.column(CASE), n))
-                rows[output.name] = restored(own, query.schema(output.name))
+                rows[output.name] = restore_rows(own, query.schema(output.name))
         return [[Outcome(rows, _lost(plan, each))] for rows, each in zip(found, made, strict=True)]
 
 
@@ -188,7 +188,7 @@ def frames(session: Any, given: dict[str, pa.Table]) -> dict[str, Any]:
     return {name: session.createDataFrame(to_spark_types(table, name)) for name, table in given.items()}
 
 
-def restored(table: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:
+def restore_rows(table: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:
     """Rows with physical values of the declared types."""
     columns = [_back(table.column(f.name), f.type) for f in schema]
     return physical_rows(pa.Table.from_arrays(columns, schema=schema))

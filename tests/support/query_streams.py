@@ -19,7 +19,7 @@ from handshake.testing.oracle_values import rows as physical_rows
 Item = tuple[str, dict[str, Any]]
 """A stream, and a tuple of it."""
 
-__all__ = ["arrivals", "compare", "cuts", "results", "results_together", "seen", "slices", "together"]
+__all__ = ["arrivals", "as_physical", "compare", "cuts", "results", "results_together", "slices", "together"]
 
 NAN = math.nan
 NUMBERS = {
@@ -120,7 +120,7 @@ def batch_of(query: Query, name: str, rows: list[dict[str, Any]]) -> pa.RecordBa
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def seen(query: Query, items: list[Item]) -> list[Item]:
+def as_physical(query: Query, items: list[Item]) -> list[Item]:
     """Arrivals with physical values, as the oracle wants them."""
     return [
         (name, physical_rows(pa.Table.from_batches([batch_of(query, name, [row])]))[0]) for name, row in items
