@@ -31,7 +31,7 @@ TIMES = st.sampled_from((pa.timestamp("s"), pa.timestamp("us", "UTC"), pa.int64(
 
 
 def make_table(rng: Random, size: int, key: pa.DataType, kind: pa.DataType) -> pa.Table:
-    """A few keys, times with ties, NULL and NaN; in any order."""
+    """Return rows in any order, with a few keys, ties of times, NULL and NaN."""
     times = pa.array(rng.choices((None, *range(-3, 12)), k=size), pa.int64())
     return pa.table(
         {

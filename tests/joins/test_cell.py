@@ -26,6 +26,7 @@ from handshake.joins.tuning import TUNING, Tuning
 from handshake.plan.build import call, col
 from handshake.schema import UNITS
 from handshake_bench.workload import GENERAL
+from pairs import with_row_numbers
 from strategies import Case, expect, known_cases
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -102,11 +103,6 @@ def spec_of(case: Case, method: str, left: pa.Schema, right: pa.Schema, tuning: 
     ).spec  # fmt: skip
 
 
-def numbered(case: Case) -> tuple[pa.Table, pa.Table]:
-    tables = ((case.left, "row of left"), (case.right, "row of right"))
-    return tuple(t.append_column(name, pa.array(range(t.num_rows), pa.int64())) for t, name in tables)
-
-
 def pairs_of(batches: list[pa.RecordBatch]) -> list[tuple[int, int]]:
     names = ("row of left", "row of right")
     return sorted(p for b in batches for p in zip(*(b.column(n).to_pylist() for n in names), strict=True))
@@ -115,7 +111,7 @@ def pairs_of(batches: list[pa.RecordBatch]) -> list[tuple[int, int]]:
 def check_cell(case: Case, seed: int, method: str, tuning: Tuning = TUNING) -> None:
     """Push both sides in random batches, on a random number of cores, with windows of many small parts."""
     rng = Random(f"cell {seed}")
-    tables = numbered(case)
+    tables = with_row_numbers(case)
     try:
         spec = spec_of(case, method, *(table.schema for table in tables), tuning=tuning)
     except UnsupportedError:
@@ -150,7 +146,7 @@ def check_cell(case: Case, seed: int, method: str, tuning: Tuning = TUNING) -> N
 
 
 def check_windows(cell: Cell, metrics) -> None:
-    """Each basic window is in one run, and the figures say so."""
+    """Check that each basic window is in one run, and that the figures say so."""
     for side, window in enumerate(cell.windows):
         if cell.spec.method == "scan":
             runs = [part for run in reversed(window.runs()) for part in run]
@@ -181,7 +177,7 @@ def number_spec(on, **options) -> JoinSpec:
     return prepare(NUMBERS, NUMBERS, on, algorithm="three_step", **options).spec
 
 
-def pushed(cell: Cell, parts) -> list[pa.RecordBatch]:
+def push_all(cell: Cell, parts) -> list[pa.RecordBatch]:
     found = []
     for side, batch in parts:
         found += cell.push(side, batch)
@@ -189,7 +185,7 @@ def pushed(cell: Cell, parts) -> list[pa.RecordBatch]:
     return found
 
 
-def counted(batches) -> list[tuple[int, int]]:
+def sorted_pairs(batches) -> list[tuple[int, int]]:
     return sorted(p for b in batches for p in zip(*(c.to_pylist() for c in b.columns), strict=True))
 
 
@@ -200,10 +196,10 @@ def test_windows_that_fill_and_expire_agree_with_three_steps(on):
     rng = np.random.default_rng(3)
     parts = [(k % 2, numbers(rng.integers(0, 50_000, 700))) for k in range(60)]
     three = ThreeStep(spec)
-    want = pushed(three, parts)
+    want = push_all(three, parts)
     for cores in (1, 3):
         cell = Cell(spec, cores=cores, blocks=64)
-        assert counted(pushed(cell, parts)) == counted(want)
+        assert sorted_pairs(push_all(cell, parts)) == sorted_pairs(want)
         figures = cell.metrics()
         cell.close()
         assert figures.expired > 0
@@ -218,7 +214,7 @@ def test_scanned_basic_windows_take_the_size_of_the_cost_model():
     spec = number_spec("l.x = r.x + 1", method="scan", tuning=Tuning(fitted_from=4096))
     cell = Cell(spec, cores=2, model=fixed)
     for k in range(64):
-        pushed(cell, [(k % 2, numbers(np.arange(1024) * 31 + k))])  # drained, so that none are put together
+        push_all(cell, [(k % 2, numbers(np.arange(1024) * 31 + k))])  # drained, so that none are put together
     cell.close()
     assert cell.model is fixed
     assert 512 < cell._usual < 1024  # on its way from small batches to these
@@ -247,7 +243,7 @@ def test_tuples_that_come_while_cores_are_busy_are_searched_together():
     found += cell.drain()
     figures = cell.metrics()
     cell.close()
-    assert counted(found) == sorted([(v, v) for v in (1, 2, 3)] * 2)
+    assert sorted_pairs(found) == sorted([(v, v) for v in (1, 2, 3)] * 2)
     # One is searched, at most one waits before the core; the others have gathered.
     assert figures.cores[0].batches <= 3
 
@@ -258,9 +254,9 @@ def test_a_large_batch_is_cut_into_whole_unit_blocks():
     sizes = []
     hand = cell.crew.hand
     cell.crew.hand = lambda k, job: sizes.append(job.piece.rows) or hand(k, job)
-    found = pushed(cell, [(0, numbers(range(100))), (1, numbers(range(100)))])
+    found = push_all(cell, [(0, numbers(range(100))), (1, numbers(range(100)))])
     cell.close()
-    assert len(counted(found)) == 100
+    assert len(sorted_pairs(found)) == 100
     assert set(sizes) <= {2 * UNIT_BLOCK, 100 % (2 * UNIT_BLOCK)}
 
 
@@ -282,7 +278,7 @@ def test_waiting_tuples_keep_what_they_ask_for_from_expiring():
     gate.set()
     found += cell.drain()
     cell.close()
-    assert counted(found) == counted(pushed(three, parts))
+    assert sorted_pairs(found) == sorted_pairs(push_all(three, parts))
     assert cell.metrics().expired > 0
 
 
@@ -346,7 +342,7 @@ def test_cores_come_and_go_in_the_middle_of_a_join():
         used.append(cell.load.active)
         want += three.push(side, batch)
     cell.close()
-    assert counted(found) == counted(want)
+    assert sorted_pairs(found) == sorted_pairs(want)
     assert (used[0], max(used), used[-1]) == (1, 4, 1)
     assert set(used) == {1, 2, 3, 4}
     assert cell.metrics().cores[3].comparisons > 0
@@ -372,7 +368,7 @@ def test_a_slow_consumer_holds_back_the_source_and_loses_nothing():
     assert deepest <= cell.crew.outboxes[0].capacity
 
 
-def ended(cell: Cell) -> bool:
+def has_ended(cell: Cell) -> bool:
     return not any(thread.is_alive() for thread in cell.crew._threads)
 
 
@@ -382,15 +378,15 @@ def test_an_error_on_a_core_reaches_the_caller():
 
     spec = number_spec("l.x <= r.x")
     cell = Cell(spec, cores=2)
-    pushed(cell, [(0, numbers([1, 2])), (1, numbers([3]))])
+    push_all(cell, [(0, numbers([1, 2])), (1, numbers([3]))])
     for core in cell._cores:
         core.probe = broken
     with pytest.raises(
         HandshakeError, match=r"a batch of 2 tuples of the right input: ZeroDivisionError: by design"
     ) as caught:
-        pushed(cell, [(1, numbers([12, 13]))])
+        push_all(cell, [(1, numbers([12, 13]))])
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert ended(cell)
+    assert has_ended(cell)
     with pytest.raises(HandshakeError):
         list(cell.push(0, numbers([1])))
 
@@ -408,7 +404,7 @@ def test_close_in_the_middle_ends_promptly():
     start = time.perf_counter()
     cell.close()
     assert time.perf_counter() - start < 5
-    assert ended(cell)
+    assert has_ended(cell)
     with pytest.raises(HandshakeError, match="closed"):
         list(running)
 
@@ -426,8 +422,8 @@ def test_the_predicate_that_no_index_can_use_agrees_with_three_steps():
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     parts = [(k % 2, some((left, right)[k % 2], 500)) for k in range(40)]
-    want = counted(pushed(ThreeStep(spec), parts))
+    want = sorted_pairs(push_all(ThreeStep(spec), parts))
     cell = Cell(spec, cores=2)
-    assert counted(pushed(cell, parts)) == want
+    assert sorted_pairs(push_all(cell, parts)) == want
     cell.close()
     assert want

@@ -73,7 +73,7 @@ def test_an_index_is_made_when_enough_tuples_have_asked_for_it():
     segment.insert(window(spec, np.zeros(TUNING.indexed_from), np.arange(TUNING.indexed_from)))
     (first,) = segment.ready(TUNING.clustered_after - 1)
     assert first.cells is None
-    (same,) = segment.ready(1)  # so few tuples would not ask an index
+    (same,) = segment.ready(1)  # too few tuples to ask an index
     assert same is first
     (second,) = segment.ready(TUNING.clustered_after - 1)
     assert second.cells is not None

@@ -91,7 +91,7 @@ def test_without_two_phase_forwarding_pairs_in_flight_miss_each_other(cores, tex
 
 
 def walk(script: Script, cores: int, rng: Random, two_phase: bool = True) -> Line:
-    """One random order of steps to its end; some walks let the driver run ahead, some let it lag."""
+    """Take steps in a random order to the end; in some walks the driver runs ahead, in some it lags."""
     line = Line.of(script, cores, two_phase)
     haste = rng.choice((0.1, 1, 10))
     while choices := list(line.choices()):
@@ -102,7 +102,7 @@ def walk(script: Script, cores: int, rng: Random, two_phase: bool = True) -> Lin
 
 @st.composite
 def scripts(draw):
-    """Runs of tuples that drift and of such that visit first; the latter need a drain before them."""
+    """Draw runs of tuples that drift, and runs of tuples that visit first, which need a drain before them."""
     runs = draw(st.lists(st.text("RS", max_size=8) | st.text("rs", min_size=1, max_size=4).map("|{}".format)))
     text = "".join(runs)[:28]
     rows = draw(st.lists(st.integers(1, 9), min_size=len(text), max_size=len(text)))
@@ -146,7 +146,7 @@ THRESHOLDS = (TUNING, DRIFTING, ALL_INDEXED)
 """First as users run it. All in one example: its predicate is compiled once, which is what takes time."""
 
 
-def planned(case: Case, method: str, tuning: Tuning):
+def plan_spec(case: Case, method: str, tuning: Tuning):
     (left, right), given = with_row_numbers(case), {**options(case), "tuning": tuning}
     try:
         return prepare(left.schema, right.schema, case.on, method=method, **given).spec
@@ -159,7 +159,7 @@ Push = tuple[int, int, int, np.ndarray | None]
 
 
 def pushes(case: Case, rng: Random) -> tuple[list[Push], list[int]]:
-    """Both sides in random batches, and the sides in order of arrival, which is that of the pushes."""
+    """Cut both sides into random batches; return the pushes, and the sides in the same order of arrival."""
     sizes, at = (case.left.num_rows, case.right.num_rows), [0, 0]
     found, order, largest = [], [], rng.choice((1, 3, 10, 40))
     while at[0] < sizes[0] or at[1] < sizes[1]:
@@ -172,7 +172,7 @@ def pushes(case: Case, rng: Random) -> tuple[list[Push], list[int]]:
 
 
 def slices(case: Case, rng: Random) -> tuple[list[Push], list[int]]:
-    """An order of arrival known beforehand, pushed in slices of it, left before right."""
+    """Draw an order of arrival, and cut it into slices, whose left rows are pushed before the right ones."""
     order = [0] * case.left.num_rows + [1] * case.right.num_rows
     rng.shuffle(order)
     found, at, step = [], [0, 0], rng.choice((2, 7, 30))
@@ -191,7 +191,7 @@ def check_line(case: Case, cores: int, method: str, seed: int, tuning: Tuning) -
     rng = Random(f"line {seed}")
     lateness = rng.choice((0, 1, 5, 60)) * 10**9 if case.windows.timed else None
     try:
-        spec = planned(case, method, tuning)
+        spec = plan_spec(case, method, tuning)
     except UnsupportedError:  # arithmetic that outgrows 512 bits is refused, in words
         return
     unit = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[spec.unit]

@@ -23,8 +23,11 @@ PERIODS = {"in phase": 20, "in phase, rare": 50}
 
 
 def uneven(kind: str, rounds: int = 600):
-    """A tenth of a second of either stream a time: bursts at random, bursts of both streams at the same time
-    with a period that divides the window, or hot values that move, and many R."""
+    """Yield the streams by tenths of a second, with an uneven load.
+
+    Bursts come at random, or in both streams at once with a period that divides the window. A skewed load
+    has hot values that move, and many R.
+    """
     rng = np.random.default_rng(2)
     bursts = rng.random((rounds, 2)) < 0.125
     for n in range(rounds):
@@ -42,7 +45,7 @@ FULL = 250
 
 
 def busiest(before, after) -> float:
-    """The busiest core's comparisons over the mean."""
+    """Divide the comparisons of the busiest core by their mean over all cores."""
     compared = [b - a for a, b in zip(before, after, strict=True)]
     return max(compared) * len(compared) / sum(compared)
 
@@ -61,7 +64,7 @@ def test_no_core_has_much_more_than_its_share_of_an_uneven_input(cores, method, 
     assert busiest(before, line.counts().comparisons) <= 1.15
 
 
-def compared(engine: Handshake) -> list[int]:
+def comparisons_by_core(engine: Handshake) -> list[int]:
     return [core.comparisons for core in engine.metrics().cores]
 
 
@@ -73,9 +76,9 @@ def test_a_saturated_line_shares_its_work(cores, kind):
     for n, (side, batch) in enumerate(uneven(kind)):
         list(engine.push(side, batch))
         if n == FULL:
-            before = compared(engine)
+            before = comparisons_by_core(engine)
     list(engine.settle())
-    after = compared(engine)
+    after = comparisons_by_core(engine)
     engine.close()
     assert busiest(before, after) <= 1.15
 
@@ -88,7 +91,7 @@ def test_draining_costs_no_balance(every):
         if n % every == 0:
             list(engine.drain())
         if n == FULL:
-            before = compared(engine)
+            before = comparisons_by_core(engine)
     list(engine.drain())
     metrics = engine.metrics()
     engine.close()
@@ -109,7 +112,7 @@ def test_no_pair_is_compared_twice_however_often_the_line_is_drained(every, core
         rows[side] += batch.num_rows
         if n % every == 0:
             list(engine.drain())
-            assert sum(compared(engine)) == rows[0] * rows[1]
+            assert sum(comparisons_by_core(engine)) == rows[0] * rows[1]
     list(engine.drain())
     metrics = engine.metrics()
     engine.close()

@@ -40,7 +40,7 @@ PREDICATES = (
 
 
 def small_case(seed: int, sizes: tuple[int, int]) -> Case:
-    """A join on one of the predicates, with ties, disorder, NULL and NaN, under windows of any kind."""
+    """Return a join on one of the predicates: ties, disorder, NULL and NaN, under windows of any kind."""
     rng = Random(seed)
     windows = make_windows(rng)
     timed = windows.timed or rng.random() < 0.5
@@ -75,7 +75,7 @@ def found_in(batches) -> list[tuple]:
     return found
 
 
-def wanted(case: Case, kind: str, result) -> list[tuple]:
+def expected_results(case: Case, kind: str, result) -> list[tuple]:
     return of_kind(kind, result, (case.left.num_rows, case.right.num_rows))
 
 
@@ -90,14 +90,13 @@ def check_replay(case: Case, tuning: Tuning) -> None:
         algorithm, cores = in_turn(ARRANGEMENTS, n, left.num_rows, len(case.on))
         method = in_turn(METHODS, n // 2, right.num_rows)
         chosen = {"method": method, "algorithm": algorithm, "cores": cores, "tuning": tuning, "how": kind}
-        plan = plan_join(left, right, case, chosen) or plan_join(
-            left, right, case, {**chosen, "method": "auto"}
-        )
+        by_default = {**chosen, "method": "auto"}
+        plan = plan_join(left, right, case, chosen) or plan_join(left, right, case, by_default)
         if plan is None:
             continue
         replay = Replay(plan, left, right)
         got = found_in(replay)
-        assert sorted(got, key=repr) == wanted(case, kind, result), (chosen, case.on, case.windows)
+        assert sorted(got, key=repr) == expected_results(case, kind, result), (chosen, case.on, case.windows)
         metrics = replay.metrics()
         assert (metrics.results, metrics.no_time) == (len(got), result.no_time), chosen
         if kind != "inner":
@@ -120,7 +119,7 @@ def test_replayed_tables_agree_with_the_oracle(case, seed):
 
 
 def check_pushes(case: Case, seed: int, tuning: Tuning) -> None:
-    """Every kind, pushed: the results, and when rows without a match come."""
+    """Push a case as every kind of join; check the results, and when rows without a match come."""
     for n, kind in enumerate(KINDS):
         algorithm, cores = in_turn(ARRANGEMENTS, n, seed)
         chosen = {"algorithm": algorithm, "cores": cores, "tuning": tuning, "how": kind}
@@ -131,13 +130,13 @@ def check_pushes(case: Case, seed: int, tuning: Tuning) -> None:
         pushes = Pushes(case, seed, Join, found_in, **chosen)
         pushes.run()
         got, result = sorted((pair for *_, pair in pushes.found), key=repr), pushes.expected_result()
-        assert got == wanted(case, kind, result), (chosen, case.on, case.windows, pushes.arrivals)
+        assert got == expected_results(case, kind, result), (chosen, case.on, case.windows, pushes.arrivals)
         if KINDS[kind].preserves:
             check_moments(case, pushes)
 
 
 def check_moments(case: Case, pushes: Pushes) -> None:
-    """A row without a match comes with the push that makes it final.
+    """Check that a row without a match comes with the push that makes it final.
 
     If no row could ever match it, it may come with its own push.
     """
@@ -224,7 +223,7 @@ def test_leaving_without_the_rows_that_wait_is_an_error():
 
 
 def moments(found: list[tuple], times: list[list[int]], length: int) -> list[int]:
-    """The time that each result belongs to: of its newer row, or the end of its window."""
+    """Return the time of each result: that of its newer row, or the end of its window."""
     return [
         max(times[0][left], times[1][right])
         if left is not None and right is not None

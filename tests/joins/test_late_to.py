@@ -30,7 +30,7 @@ def pushes(rng: Random, count: int = 12):
 
 
 def late_rows(steps, lateness: int, results: tuple[str, ...]):
-    """The late rows by a plain loop: side, number, and how far behind the watermark.
+    """Yield the late rows, by a plain loop: side, number, and how far behind the watermark.
 
     Rows without a time have no such distance; those of sides whose rows are results are not lost.
     """

@@ -40,8 +40,8 @@ def numbers(values) -> pa.RecordBatch:
     return pa.record_batch([pa.array(values, pa.int64())], schema=NUMBERS)
 
 
-def started(name: str, on="l.x <= r.x", window="10000 tuples", cores=3, **options):
-    """A running engine: an arrangement, or one behind a gate."""
+def start_engine(name: str, on="l.x <= r.x", window="10000 tuples", cores=3, **options):
+    """Start an arrangement, or one behind a gate."""
     algorithm = "low_latency" if name == "gate" else name
     plan = prepare(
         NUMBERS,
@@ -61,7 +61,7 @@ def rows_of(batches) -> list[tuple[int, int]]:
 
 @pytest.fixture
 def threads() -> Iterator[int]:
-    """How many threads there are; afterwards as many as before."""
+    """Yield the number of threads; check that it is the same afterwards."""
     before = threading.active_count()
     yield before
     assert threading.active_count() == before
@@ -72,7 +72,7 @@ def threads() -> Iterator[int]:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_drain_can_be_followed_by_more_and_stop_ends_all_threads(threads, name):
-    engine = started(name)
+    engine = start_engine(name)
     running = threading.active_count()
     assert running == threads + {"three_step": 0, "gate": 4}.get(name, 3)
     found = []
@@ -91,13 +91,13 @@ def test_drain_can_be_followed_by_more_and_stop_ends_all_threads(threads, name):
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_stop_without_a_tuple(threads, name):
-    started(name).close()
+    start_engine(name).close()
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_stop_in_the_middle_drops_what_is_under_way_and_ends(threads, name):
-    """Far more results than queues can hold are on their way, and nobody takes them."""
-    engine = started(name, "l.x + r.x >= 0")
+    """Far more results than queues can hold are on their way, and no caller takes them."""
+    engine = start_engine(name, "l.x + r.x >= 0")
     engine.push(0, numbers([1]))  # never begun: nothing happens
     list(engine.push(0, numbers(np.zeros(10_000, np.int64))))
     results = engine.push(1, numbers(np.zeros(10_000, np.int64)))
@@ -117,7 +117,7 @@ def test_an_abandoned_replay_ends_its_threads(threads):
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_after_the_end_a_push_is_refused(name):
-    engine = started(name)
+    engine = start_engine(name)
     engine.close()
     if name == "three_step":
         return  # has nothing to stop
@@ -135,7 +135,7 @@ def test_an_error_in_a_core_reaches_the_caller_with_its_batch_and_ends_all_threa
             raise ZeroDivisionError("by design")
         return a <= b
 
-    engine = started(name, call(fragile, col("l.x"), col("r.x")))
+    engine = start_engine(name, call(fragile, col("l.x"), col("r.x")))
     found = []
     for side, values in ((0, [1, 2, 3]), (1, [4, 5])):
         found += engine.push(side, numbers(values))
@@ -193,7 +193,7 @@ def test_an_error_in_a_replay_ends_its_threads(threads, monkeypatch, algorithm):
 def test_an_output_a_thousand_times_the_input_stays_in_bounded_queues(threads, name):
     """Every pair joins; the consumer is slow, and what waits for it is bounded. Nothing is lost."""
     rows, count = 4000, 0
-    engine = started(name, "l.x + r.x >= 0")
+    engine = start_engine(name, "l.x + r.x >= 0")
     for start in range(0, rows, 500):
         for side in (0, 1):
             for batch in engine.push(side, numbers(np.arange(start, start + 500))):
@@ -219,8 +219,8 @@ def check_queues(engine) -> None:
 
 @pytest.mark.parametrize("name", [name for name in ENGINES if name != "three_step"])
 def test_a_consumer_that_stops_holds_back_the_source(name):
-    """Nobody takes results: cores stop when queues are full, however much more there is to find."""
-    engine = started(name, "l.x + r.x >= 0", cores=2)
+    """If no caller takes results, cores stop when queues are full, however much more there is to find."""
+    engine = start_engine(name, "l.x + r.x >= 0", cores=2)
     list(engine.push(0, numbers(np.zeros(10_000, np.int64))))
     list(engine.drain())
     # Unless more follows, low_latency joins this batch in the caller's thread, where nothing has to wait.
@@ -244,7 +244,7 @@ TIMED = pa.schema([("t", pa.int64())])
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_results_in_order_are_held_in_bounded_memory_when_pushed(algorithm):
-    """What is held back is what one second's tuples found, not what the stream has found so far."""
+    """Only the results of one second's tuples are held back, not those of the stream so far."""
     cores = None if algorithm == "three_step" else 2
     most, seen, last = 0, 0, -1
     with Join(
@@ -302,9 +302,10 @@ def test_results_in_order_are_held_in_bounded_memory_when_replayed(monkeypatch, 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory) -> tuple[Path, Path]:
-    """Streams that join for hours: a flood of 40 seconds at a pace of 100, then a trickle of 67 minutes.
+    """Write streams that join for hours: a flood at a pace of 100, then a trickle.
 
-    Of the flood a slow machine may shed all but a few tuples; the trickle has results all the same.
+    The flood lasts 40 seconds, the trickle 67 minutes. A slow machine may shed all but a few tuples of the
+    flood; the trickle still has results.
     """
     folder = tmp_path_factory.mktemp("inputs")
     times = np.concatenate([np.arange(400_000) // 100, 4_000 + 2 * np.arange(200_000)])
@@ -351,7 +352,7 @@ def test_ctrl_c_ends_a_join_and_leaves_no_half_written_output(inputs, tmp_path, 
 
 
 def test_ctrl_c_while_a_paced_stream_is_silent(tmp_path):
-    """The next tuple is due in an hour, and nobody waits for it."""
+    """The next tuple is due in an hour, and the program ends without it."""
     for name in ("l.csv", "r.csv"):
         (tmp_path / name).write_text("t,x\n0,1\n3600,2\n")
     paths = [str(tmp_path / name) for name in ("l.csv", "r.csv")]
@@ -424,7 +425,7 @@ def test_pinned_on_the_command_line(capfd, tmp_path):
 
 
 def machine(folder: Path, nodes: list[str], siblings: dict[int, str]) -> Path:
-    """A system's description of its processors."""
+    """Write a system's description of its processors."""
     for number, cpus in enumerate(nodes):
         (folder / f"node/node{number}").mkdir(parents=True)
         (folder / f"node/node{number}/cpulist").write_text(cpus + "\n")
@@ -477,7 +478,7 @@ def test_programs_spare_old_objects_the_collector_while_they_run():
 @pytest.mark.parametrize("name", ENGINES)
 def test_batches_are_freed_without_the_garbage_collector(name):
     """docs/gpu.md tells users that they may switch it off."""
-    engine = started(name, on="l.x = r.x", window="100 tuples")
+    engine = start_engine(name, on="l.x = r.x", window="100 tuples")
     gc.collect()
     gc.disable()
     try:

@@ -151,11 +151,11 @@ def test_twenty_streams_are_planned_with_few_steps_weighed_and_analysed(monkeypa
     def count(module: Any, name: str, counter: list[int]) -> None:
         original = getattr(module, name)
 
-        def counted(*args: Any, **kwargs: Any) -> Any:
+        def count_calls(*args: Any, **kwargs: Any) -> Any:
             counter[0] += 1
             return original(*args, **kwargs)
 
-        monkeypatch.setattr(module, name, counted)
+        monkeypatch.setattr(module, name, count_calls)
 
     count(Order, "then", weighed)
     count(multiway_spec, "join_spec", analysed)
@@ -300,23 +300,23 @@ def test_times_are_moved_without_wrapping():
 # Mistakes.
 
 
-def refused(text: str, **options: Any) -> str:
+def refusal(text: str, **options: Any) -> str:
     with pytest.raises(HandshakeError) as caught:
         spec_of(text, 3, **options)
     return str(caught.value)
 
 
 def test_mistakes_in_predicates_are_told_in_the_words_of_the_predicate():
-    assert refused("s0.x = s1.q") == "no column 'q' in the s1 input (x, y) (line 1, column 8)"
-    assert refused("s0.x = s9.x") == "no input 's9' (s0, s1, s2) (line 1, column 8)"
+    assert refusal("s0.x = s1.q") == "no column 'q' in the s1 input (x, y) (line 1, column 8)"
+    assert refusal("s0.x = s9.x") == "no input 's9' (s0, s1, s2) (line 1, column 8)"
     assert (
-        refused("x = s1.x")
+        refusal("x = s1.x")
         == "column 'x' is in several inputs (s0, s1, s2); write s0.x, say (line 1, column 1)"
     )
-    assert refused("q = s1.x") == "no column 'q' (line 1, column 1)"
-    assert refused("db.s0.x = s1.x") == "no input 'db' (s0, s1, s2) (line 1, column 1)"
-    assert "the predicate must be true or false, but s0.x + s1.x is" in refused("s0.x + s1.x")
-    assert "l.s0" not in refused("s0.x LIKE s1.x")
+    assert refusal("q = s1.x") == "no column 'q' (line 1, column 1)"
+    assert refusal("db.s0.x = s1.x") == "no input 'db' (s0, s1, s2) (line 1, column 1)"
+    assert "the predicate must be true or false, but s0.x + s1.x is" in refusal("s0.x + s1.x")
+    assert "l.s0" not in refusal("s0.x LIKE s1.x")
 
 
 def test_mistakes_about_streams_are_named():

@@ -81,7 +81,7 @@ def test_cores_that_come_and_go_at_any_batch_lose_and_double_nothing(seed, size,
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that a test sets."""
 
     now = 0.0
 
@@ -97,7 +97,7 @@ def test_a_busy_join_adds_cores_and_an_idle_one_releases_them():
     assert join.crew.running() == 1
 
     def push(rounds: int, busy: float) -> list[int]:
-        """Each batch comes a second after the last, and each core in use has worked so much of it."""
+        """Push a batch a second; in that second, each core in use has worked for `busy` seconds."""
         counts = []
         for _ in range(rounds):
             for k in range(3):
@@ -122,7 +122,7 @@ def test_a_busy_join_adds_cores_and_an_idle_one_releases_them():
 
 
 class Log:
-    """What was shed: rows by stream."""
+    """The numbers of the rows that were shed, by stream."""
 
     def __init__(self, many: int) -> None:
         self.rows: list[set[int]] = [set() for _ in range(many)]
@@ -134,7 +134,7 @@ class Log:
 
 @pytest.fixture
 def fate(monkeypatch):
-    """Rooms that are full at random, whatever waits in them."""
+    """Let rooms be full at random, whatever waits in them."""
     rng = Random(1)
     monkeypatch.setattr(Gate, "has_room", lambda gate, stream: rng.random() < 0.7)
 

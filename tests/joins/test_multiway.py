@@ -39,7 +39,7 @@ ON = "a.x = b.y AND b.z BETWEEN c.u AND c.v"
 # Replays against the oracle.
 
 
-def replayed(
+def replay_streams(
     case: Case, cores: int, *, by_time: bool, ordered: bool = False, tuning: Tuning = TUNING
 ) -> pa.Table:
     tables = {f"s{k}": table for k, table in enumerate(case.tables)}
@@ -64,7 +64,7 @@ def test_replayed_tables_agree_with_the_oracle(seed, size, cores, slices):
     by_time = case.timed or case.rng.random() < 0.5
     with changing_orders(seed) as changing:
         tuning = replace(changing, first_slice_rows=slices[0], slice_rows=slices[1])
-        got = replayed(case, cores, by_time=by_time, ordered=case.timed, tuning=tuning)
+        got = replay_streams(case, cores, by_time=by_time, ordered=case.timed, tuning=tuning)
     want = case.want(None, by_time=by_time)
     assert case.members(got.to_batches()) == sorted(want.pairs), (case.text, case.windows)
     if case.timed:
@@ -77,7 +77,7 @@ def test_slices_of_a_replay_do_not_expire_what_their_neighbours_ask_for(size, co
     case = Case(1, 3, 0)
     case.tables = [pa.table({f"row {k}": range(12), "t": pa.nulls(12, pa.timestamp("s"))}) for k in range(3)]
     case.windows, case.text = [TupleWindow(size)] * 3, "TRUE"
-    got = replayed(case, cores, by_time=False, tuning=replace(DEALT, slice_rows=9))
+    got = replay_streams(case, cores, by_time=False, tuning=replace(DEALT, slice_rows=9))
     assert case.members(got.to_batches()) == sorted(case.want(None, by_time=False).pairs)
 
 
@@ -304,36 +304,36 @@ def test_explain_names_streams_that_nothing_connects():
 # Mistakes.
 
 
-def refused(kind: type[HandshakeError], streams: Any = TABLES, on: Any = ON, **options: Any) -> str:
+def refusal(kind: type[HandshakeError], streams: Any = TABLES, on: Any = ON, **options: Any) -> str:
     with pytest.raises(kind) as caught:
         hs.join_streams(streams, on, **options)
     return str(caught.value)
 
 
 def test_mistakes_are_told():
-    told = refused(SchemaError, list(TABLES.values()))
+    told = refusal(SchemaError, list(TABLES.values()))
     assert told == "streams are given by name, such as {'a': …, 'b': …, 'c': …}, not as list"
-    told = refused(WindowError, windows={"bb": "3 s"})
+    told = refusal(WindowError, windows={"bb": "3 s"})
     assert told == "a window is given for 'bb', but the streams are a, b, c; did you mean 'b'?"
-    told = refused(WindowError, windows="3 s")
+    told = refusal(WindowError, windows="3 s")
     assert told == "windows= takes one for each stream, by name; for one window for all, window='3 s'"
-    told = refused(WindowError, window=hs.Time(left="3 s", right="4 s"), time="t")
+    told = refusal(WindowError, window=hs.Time(left="3 s", right="4 s"), time="t")
     assert told == "the window of stream 'a' has a left and a right size; give it one"
-    told = refused(WindowError, time={"a": "t"}, window="3 s")
+    told = refusal(WindowError, time={"a": "t"}, window="3 s")
     assert told == "no time column is named for the b input; name one for every stream, or for none"
-    told = refused(WindowError, time={"q": "t"})
+    told = refusal(WindowError, time={"q": "t"})
     assert told == "a time column is named for 'q', but the streams are a, b, c"
-    told = refused(SchemaError, time="time")
+    told = refusal(SchemaError, time="time")
     assert told == "no column 'time' in the a input (t, x)"
-    told = refused(WindowError, window="3 s")
+    told = refusal(WindowError, window="3 s")
     assert told == (
         "a time window needs a time column for every stream, and none is named for the a input; "
         "name one of t, x (time=…)"
     )
-    assert "cores is a whole number from 1 up" in refused(UnsupportedError, cores=0)
-    assert "ordered results need a time window" in refused(UnsupportedError, ordered=True)
-    assert refused(SchemaError, {"a": TABLES["a"]}, "a.x = 1").startswith("a join needs two or more streams")
-    assert "cannot read rows from int" in refused(InputError, {**TABLES, "a": 3})
+    assert "cores is a whole number from 1 up" in refusal(UnsupportedError, cores=0)
+    assert "ordered results need a time window" in refusal(UnsupportedError, ordered=True)
+    assert refusal(SchemaError, {"a": TABLES["a"]}, "a.x = 1").startswith("a join needs two or more streams")
+    assert "cannot read rows from int" in refusal(InputError, {**TABLES, "a": 3})
 
 
 def test_mistakes_of_pushes_are_told():

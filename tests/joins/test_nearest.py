@@ -41,7 +41,7 @@ WIDE = RANKINGS[2:3]
 
 
 def small_case(seed: int, sizes: tuple[int, int]) -> Case:
-    """A join with ties, disorder, NULL and NaN, under windows of any kind."""
+    """Return a join with ties, disorder, NULL and NaN, under windows of any kind."""
     rng = Random(seed)
     windows = make_windows(rng)
     timed = windows.timed or rng.random() < 0.5
@@ -67,8 +67,8 @@ def same(value: object) -> object:
     return "NaN" if value != value else value
 
 
-def wanted(case: Case, by: str, k: int, how: str, result) -> list[tuple]:
-    """The results by row numbers, ranks and values, by left row."""
+def expected_results(case: Case, by: str, k: int, how: str, result) -> list[tuple]:
+    """Return the results as row numbers, ranks and values, by left row."""
     left, right = with_row_numbers(case)
     bound = bind_value(parse(by), scope_of(left.schema, right.schema))
     mine, others = rows(left, case.left_time), rows(right, case.right_time)
@@ -94,7 +94,7 @@ def check_tables(case: Case, by: str, k: int, how: str, many: int) -> None:
         how=how, value=None if by in WIDE else "value", many=many,
     )  # fmt: skip
     found = join.find(left, right).table
-    want = [row[:3] if by in WIDE else row for row in wanted(case, by, k, how, expect(case))]
+    want = [row[:3] if by in WIDE else row for row in expected_results(case, by, k, how, expect(case))]
     assert found_in(found, None if by in WIDE else "value") == want, (case.on, by, k, how, case.windows)
 
 
@@ -133,7 +133,7 @@ def test_the_index_of_distances_agrees_with_the_oracle(seed, sizes, k, kind):
     case = Case(left, right, "TRUE", Windows(None, None))
     tables, chosen = with_row_numbers(case), {"many": rng.choice((0, 100)), "share": rng.choice((0.1, 1))}
     found = Nearest(*(table.schema for table in tables), None, by, k, **chosen).find(*tables).table
-    assert found_in(found, None) == [row[:3] for row in wanted(case, by, k, "left", expect(case))]
+    assert found_in(found, None) == [row[:3] for row in expected_results(case, by, k, "left", expect(case))]
 
 
 @pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
@@ -200,7 +200,7 @@ def pairs_in(batches) -> list[tuple]:
 
 
 def check_pushes(case: Case, by: str, k: int, how: str, seed: int, many: int) -> None:
-    """The results, and when they come: with the push that makes the left row final."""
+    """Check the results, and that they come with the push that makes the left row final."""
     algorithm, cores = ARRANGEMENTS[seed % len(ARRANGEMENTS)]
     chosen = {"by": by, "k": k, "how": how, "algorithm": algorithm, "cores": cores, "many": many}
     if case.windows.left is None:
@@ -210,7 +210,7 @@ def check_pushes(case: Case, by: str, k: int, how: str, seed: int, many: int) ->
     pushes = Pushes(case, seed, nearest_join, pairs_in, **chosen)
     pushes.run()
     result = pushes.expected_result()
-    want = [row[:3] for row in wanted(case, by, k, how, result)]
+    want = [row[:3] for row in expected_results(case, by, k, how, result)]
     assert sorted((row for *_, row in pushes.found), key=repr) == sorted(want, key=repr), (chosen, case)
     metrics = pushes.join.metrics()
     assert (metrics.results, metrics.late, metrics.pending) == (len(want), result.late, 0)

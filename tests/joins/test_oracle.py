@@ -49,7 +49,7 @@ BIG = 2**63 - 1
 
 
 def value(text: str, **given: Any) -> Any:
-    """The value of an SQL expression for one row; columns that are not given are NULL."""
+    """Evaluate an SQL expression for one row; columns that are not given are NULL."""
     row = {name: physical(given.get(name), kind) for name, kind in TYPES.items()}
     tested = bind(parse(f"({text}) IS NULL"), SCOPE)
     assert isinstance(tested, IsNull), "constant expressions are folded before the oracle sees them"
@@ -436,7 +436,7 @@ def test_random_cases_are_reproducible_and_often_match() -> None:
 
 
 def simple(rng: Random, names: list[str], depth: int) -> str:
-    """A numeric expression on which DuckDB agrees with us."""
+    """Draw a numeric expression on which DuckDB agrees with us."""
     if depth == 0:
         return rng.choice([*names, str(rng.randint(-5, 5)).replace("-", "0 - ")])
     a, b = simple(rng, names, depth - 1), simple(rng, names, depth - 1)
@@ -445,7 +445,7 @@ def simple(rng: Random, names: list[str], depth: int) -> str:
     return rng.choice([*texts, f"CASE WHEN {a} < {b} THEN {a} ELSE {b} END"])
 
 
-def agreed(rng: Random, names: list[str]) -> str:
+def portable_condition(rng: Random, names: list[str]) -> str:
     parts = [
         f"({simple(rng, names, rng.randint(0, 2))}) {rng.choice(('=', '<>', '<', '<=', '>', '>='))} "
         f"({simple(rng, names, rng.randint(0, 2))})"
@@ -470,7 +470,7 @@ def test_duckdb_agrees(duck: Any, seed: int, floats: bool) -> None:
         pa.table({n: pa.array([None if v is None else v / scale if floats else v for v in values], kind)})
         for n, values in zip("xa", (rng.choices(draw, k=8), rng.choices(draw, k=8)), strict=True)
     ]
-    on = agreed(rng, ["x", "a"])
+    on = portable_condition(rng, ["x", "a"])
     case = Case(*tables, on, windows_of())
     numbered = [t.append_column("n", pa.array(range(8))) for t in tables]
     duck.register("l", numbered[0])

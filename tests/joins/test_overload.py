@@ -33,7 +33,7 @@ NUMBERS = pa.schema([("x", pa.int64())])
 
 
 class Log:
-    """What was shed, by row number."""
+    """The numbers of the rows that were shed, by side."""
 
     def __init__(self) -> None:
         self.left: list[int] = []
@@ -49,7 +49,7 @@ class Log:
 
 @pytest.fixture
 def fate(monkeypatch):
-    """Rooms that are full at random, whatever waits in them."""
+    """Let rooms be full at random, whatever waits in them."""
     rng = Random(1)
     monkeypatch.setattr(Gate, "has_room", lambda gate, side: rng.random() < 0.7)
 
@@ -215,7 +215,7 @@ def test_an_error_behind_the_gate_reaches_the_caller_and_all_threads_end():
 
 
 def shed_arrivals(case: Case, log: Log) -> list[tuple[str, int]]:
-    """What was not shed, by time, ties left first, then in row order; without a time last."""
+    """Return the rows that were not shed: by time, ties left first and in row order, without a time last."""
     sides = ((case.left, case.left_time, log.left), (case.right, case.right_time, log.right))
     every = [
         (row[TIME] is None, row[TIME] or 0, side, number)
@@ -227,7 +227,7 @@ def shed_arrivals(case: Case, log: Log) -> list[tuple[str, int]]:
 
 
 def span_of(case: Case) -> float:
-    """Seconds from the first time to the last."""
+    """Return the seconds from the first time to the last."""
     times = [
         row[TIME]
         for table, name in ((case.left, case.left_time), (case.right, case.right_time))
@@ -272,7 +272,7 @@ def test_a_paced_replay_that_blocks_loses_nothing(case, ticks, number):
 
 
 def flood(ticks: int, each: int) -> pa.Table:
-    """So many rows in each tick of the clock."""
+    """Return rows of which `each` share a tick of the clock."""
     times = np.repeat(np.arange(ticks) * 10_000, each)
     return pa.table({"t": pa.array(times).cast(pa.timestamp("us")), "x": np.arange(len(times))})
 
@@ -320,7 +320,7 @@ def test_a_pace_spreads_arrivals_over_the_clock(monkeypatch):
     moments = []
     monkeypatch.setattr(
         Gate, "until", lambda gate, moment: moments.append(moment) or iter(())
-    )  # nobody waits, but the times are kept
+    )  # does not wait, but keeps the times
     plan = prepare(flood(1, 1).schema, flood(1, 1).schema, "l.x = r.x", "1 minute", time="t")
     assert sum(b.num_rows for b in Replay(plan, flood(5, 2), flood(5, 2), pace=0.5)) == 10
     gaps = np.diff(moments)

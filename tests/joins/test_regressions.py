@@ -222,12 +222,12 @@ def test_an_index_that_saves_nothing_is_not_used(monkeypatch: pytest.MonkeyPatch
     used: list[bool] = []
     by_index = JoinCore._by_index
 
-    def watched(*args: Any) -> Any:
+    def watch(*args: Any) -> Any:
         found = by_index(*args)
         used.append(found is not None)
         return found
 
-    monkeypatch.setattr(JoinCore, "_by_index", watched)
+    monkeypatch.setattr(JoinCore, "_by_index", watch)
     same = pa.table({"k": [1] * 3000, "x": np.arange(3000)})
     assert count(same, same, "l.k = r.k AND l.x * r.x < 0") == 0
     assert count(same, same, "ABS(l.k - r.k) <= 1 AND ABS(l.x - r.x) <= 5000 AND l.x + r.x < 0") == 0

@@ -1,4 +1,4 @@
-"""A scan that cores share: every pair once, whoever comes when, and however little room there is."""
+"""A scan that cores share: every pair once, in any order of cores and with any room."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ from waiting import wait_until
 TIMED = pa.schema([("ts", pa.int64()), ("x", pa.int32())])
 
 
-def timed(times, values) -> pa.RecordBatch:
+def timed_batch(times, values) -> pa.RecordBatch:
     return pa.record_batch([pa.array(times, pa.int64()), pa.array(values, pa.int32())], schema=TIMED)
 
 
 def windows_of(spec, side: int, rng: Random, cores: int) -> list[list[BasicWindow]]:
-    """Basic windows of a side by core: of all sizes, some with missing values or values without headroom."""
+    """Return basic windows of a side by core, of all sizes.
+
+    Some have missing values or values without headroom.
+    """
     held: list[list[BasicWindow]] = []
     for _ in range(cores):
         held.append([])
@@ -43,12 +46,12 @@ def windows_of(spec, side: int, rng: Random, cores: int) -> list[list[BasicWindo
             values: list[int | None] = [rng.randint(0, 40) for _ in range(rows)]
             values[0] = rng.choice((None, 2**31 - 1, 7))
             times = [start + rng.randint(0, 20) for _ in range(rows)]
-            held[-1].append(BasicWindow(spec.sides[side], timed(times, values)))
+            held[-1].append(BasicWindow(spec.sides[side], timed_batch(times, values)))
     return held
 
 
-def wanted(piece: BasicWindow, held: list[list[BasicWindow]]) -> tuple[list[tuple], list[int]]:
-    """A double loop."""
+def expected_pairs(piece: BasicWindow, held: list[list[BasicWindow]]) -> tuple[list[tuple], list[int]]:
+    """Return the pairs by a double loop, and their counts by core."""
     found, counts = [], [0] * len(held)
     for home, windows in enumerate(held):
         for window in windows:
@@ -73,7 +76,7 @@ def test_every_pair_is_found_once_whoever_helps_when(room, seed):
     visits = []
     for side in rng.choice(((0,), (1,), (0, 1))):
         values = [rng.choice((30, 38, None)), 39] if side == 0 else [rng.choice((3, None)), 1]
-        piece = BasicWindow(plan.spec.sides[side], timed([100, 80], values))
+        piece = BasicWindow(plan.spec.sides[side], timed_batch([100, 80], values))
         held = windows_of(plan.spec, 1 - side, rng, cores)
         visits.append(shared_scan.Visit(piece, held, JoinCore(plan.spec).outer(piece), float(side)))
     helpers = [k for k in range(1, cores) if rng.random() < 0.7]
@@ -83,7 +86,7 @@ def test_every_pair_is_found_once_whoever_helps_when(room, seed):
         patch.setattr(Helpers, "offer", lambda self, job: [job.help(k) for k in helpers + helpers])
         members = [JoinCore(plan.spec) for _ in range(cores)]
         made = list(shared_scan.SharedScan(plan.spec, members).search(visits))
-    expected = [wanted(visit.piece, visit.held) for visit in visits]
+    expected = [expected_pairs(visit.piece, visit.held) for visit in visits]
     assert rows_of([batch for batch, _ in made]) == sorted(
         (row for rows, _ in expected for row in rows), key=repr
     )
@@ -131,8 +134,8 @@ BANDS = {
 }
 
 
-def numbered(rng: Random, rows: int, start: int) -> pa.RecordBatch:
-    """Values near each other, and at the ends of their types; floats are halves, so that sums are exact."""
+def random_batch(rng: Random, rows: int, start: int) -> pa.RecordBatch:
+    """Return values near each other, and at the ends of their types; floats are halves, so sums are exact."""
     extremes = (2**31 - 1, -(2**31), 2**30)
     return pa.RecordBatch.from_pylist(
         [
@@ -158,10 +161,10 @@ def test_few_tuples_are_looked_up_in_all_windows_at_once(text, seed):
     assert spec.method == ("hash" if " = " in text else "band")
     members, piece_of = [JoinCore(spec) for _ in range(cores)], {}
     for side in (0, 1):
-        piece = BasicWindow(spec.sides[side], numbered(rng, rng.choice((1, 3, 40)), 80))
+        piece = BasicWindow(spec.sides[side], random_batch(rng, rng.choice((1, 3, 40)), 80))
         held = [
             [
-                seal(BasicWindow(spec.sides[1 - side], numbered(rng, rows, rng.choice((0, 70, 10**6)))))
+                seal(BasicWindow(spec.sides[1 - side], random_batch(rng, rows, rng.choice((0, 70, 10**6)))))
                 for rows in rng.choices((1, 7, 50, 330), k=rng.choice((0, 1, 4)))
             ]
             for _ in range(cores)
@@ -204,10 +207,10 @@ def pairs_by_loops(holds, visits) -> list[tuple]:
     return sorted(found, key=repr)
 
 
-def compiled(engine) -> None:
-    """While the kernel is compiled aside, windows are scanned."""
+def await_kernel(engine) -> None:
+    """Check that windows are scanned while the kernel is compiled, and wait for the kernel."""
     before, rows = engine.metrics().comparisons, engine.metrics().right_window_rows
-    list(engine.push(0, timed([2], [-9])))
+    list(engine.push(0, timed_batch([2], [-9])))
     assert engine.metrics().comparisons - before == rows
     engine._shared.look_ups.settle()
 
@@ -219,14 +222,14 @@ def test_few_tuples_meet_few_of_those_that_an_index_holds(text, reach):
     rng, engine = np.random.default_rng(4), plan.start()
     values = rng.integers(0, 100_000, 300_000)
     try:
-        engine.fill(1, timed(np.zeros(len(values)), values))
-        for _ in (*engine.push(0, timed(np.ones(6000), np.arange(6000))), *engine.drain()):
+        engine.fill(1, timed_batch(np.zeros(len(values)), values))
+        for _ in (*engine.push(0, timed_batch(np.ones(6000), np.arange(6000))), *engine.drain()):
             pass  # asked so often, windows are clustered
-        compiled(engine)
+        await_kernel(engine)
         before = engine.metrics().comparisons
         for number in range(20):
             new = rng.integers(0, 100_000, 3)
-            found = sum(batch.num_rows for batch in engine.push(0, timed([2, 2, 2], new)))
+            found = sum(batch.num_rows for batch in engine.push(0, timed_batch([2, 2, 2], new)))
             assert found == sum(np.count_nonzero(abs(values - x) <= reach) for x in new), number
         assert engine.metrics().comparisons - before < 20 * 3 * 2000
     finally:
@@ -237,19 +240,19 @@ def test_a_band_that_lets_most_tuples_through_is_scanned_after_all():
     plan = prepare(TIMED, TIMED, "l.x <= r.x AND l.x * 2 = r.x", "60 s", time="ts", method="band", cores=1)
     values, engine = np.arange(4000), plan.start()
     try:
-        engine.fill(1, timed(np.zeros(len(values)), values))
-        for _ in (*engine.push(0, timed(np.ones(6000), np.full(6000, 9999))), *engine.drain()):
+        engine.fill(1, timed_batch(np.zeros(len(values)), values))
+        for _ in (*engine.push(0, timed_batch(np.ones(6000), np.full(6000, 9999))), *engine.drain()):
             pass
-        compiled(engine)
+        await_kernel(engine)
         seen = []
         for _ in range(70):
             before = engine.metrics().comparisons
-            found = [batch.column("x")[0].as_py() for batch in engine.push(0, timed([2], [700]))]
+            found = [batch.column("x")[0].as_py() for batch in engine.push(0, timed_batch([2], [700]))]
             seen.append(engine.metrics().comparisons - before)
             assert found == [700]
     finally:
         engine.close()
-    # Looked up, 3,300 tuples are compared; scanned, all: once in so many jobs the index is tried again.
+    # A look-up compares 3,300 tuples, a scan all of them. Once in 64 jobs the index is tried again.
     assert seen[0] < 3400
     assert seen[1:64] == [4000] * 63
     assert min(seen[64:]) < 3400
@@ -263,10 +266,10 @@ def test_threads_share_chunks_of_large_windows():
     found = 0
     try:
         values = rng.integers(0, 5000, 600_000)
-        engine.fill(1, timed(np.zeros(len(values)), values))
+        engine.fill(1, timed_batch(np.zeros(len(values)), values))
         held = [core.right_window_rows for core in engine.metrics().cores]
         for number in range(40):
-            batches = list(engine.push(0, timed([1, 1, 1], rng.choice(5000, 3, replace=False))))
+            batches = list(engine.push(0, timed_batch([1, 1, 1], rng.choice(5000, 3, replace=False))))
             probes = np.concatenate([batch.column("x") for batch in batches])
             found += len(probes)
             assert len(probes) == sum(np.count_nonzero(values == x) for x in np.unique(probes)), number
@@ -311,7 +314,7 @@ def test_what_a_helper_dies_of_reaches_the_caller():
 
     shared.helpers.offer(Broken())
     wait_until(lambda: shared.helpers.error, pause=0.001)
-    piece = BasicWindow(plan.spec.sides[0], timed([1], [1]))
+    piece = BasicWindow(plan.spec.sides[0], timed_batch([1], [1]))
     with pytest.raises(MemoryError, match="no room"):
         list(shared.search([shared_scan.Visit(piece, [[], []], cores[0].outer(piece), 0.0)]))
     shared.close()
@@ -322,8 +325,8 @@ def test_where_cores_are_pinned_the_feeding_thread_stands_in_for_the_first():
     mine = os.sched_getaffinity(0)
     plan = prepare(TIMED, TIMED, "l.x = r.x", "60 s", time="ts", method="scan", cores=1, pin=True)
     engine = plan.start()
-    list(engine.push(0, timed([1], [1])))
-    seen = [os.sched_getaffinity(0) for _ in engine.push(1, timed([1], [1]))]
+    list(engine.push(0, timed_batch([1], [1])))
+    seen = [os.sched_getaffinity(0) for _ in engine.push(1, timed_batch([1], [1]))]
     engine.close()
     assert seen == [{plan.cpus[0]}]
     assert os.sched_getaffinity(0) == mine

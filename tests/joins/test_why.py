@@ -24,7 +24,7 @@ EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def options_of(case: Case) -> dict:
-    """The join of a case, as options of `why`."""
+    """Return the join of a case, as options of `why`."""
     return {
         "left_window": case.windows.left,
         "right_window": case.windows.right,

@@ -32,7 +32,7 @@ BY = "ABS(l.x - r.x)"
 
 
 def make(rng: Random, size: int, base: int = 0, first: int = 0) -> pa.Table:
-    """Rows with ties of times and values, and rows without a time or a key."""
+    """Return rows with ties of times and values, and rows without a time or a key."""
     times = rng.choices((None, *range(base, base + 9)), (1, *[4] * 9), k=size)
     keys = rng.choices((None, 1, 2), (1, 6, 6), k=size)
     values = rng.choices((None, 0.5, 1.0, 2.5), (1, 5, 5, 5), k=size)
@@ -108,7 +108,7 @@ def follow(running: AsOfJoin | NearestJoin, rng: Random) -> int:
         for one in came[0]:
             for other in came[1]:
                 answers.setdefault((one["n"], other["n"]), []).append(running.why(one, other))
-    waiting = {i for (i, _), found in answers.items() if held(found[-1], "left")} - {*taken}
+    waiting = {i for (i, _), found in answers.items() if is_held(found[-1], "left")} - {*taken}
     take(running.finish())
     for (i, j), found in answers.items():
         assert all(each.joined is not True for each in found)
@@ -121,7 +121,7 @@ def follow(running: AsOfJoin | NearestJoin, rng: Random) -> int:
     return sum(j is not None for i in waiting for j in taken[i])
 
 
-def held(found: hs.Why, side: str) -> bool:
+def is_held(found: hs.Why, side: str) -> bool:
     return any(c.what == f"{side} row in the join" and c.outcome == "holds" for c in found.conditions)
 
 

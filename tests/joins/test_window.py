@@ -201,7 +201,7 @@ def stamp(arrivals: Iterable[tuple[str, int]]) -> Iterator[tuple[str, Stamp]]:
 
 
 def joins(r: Stamp, s: Stamp, chosen: Windows, unit: str = "ns") -> bool:
-    """Whether a left and a right row are in each other's windows, by the rules."""
+    """Return whether a left and a right row are in each other's windows, by the rules."""
     return holds(chosen.left, r, s, unit) and holds(chosen.right, s, r, unit)
 
 
@@ -217,7 +217,7 @@ def arrivals_of(rng: Random, size: int) -> list[tuple[str, int]]:
 
 
 def oracle_pairs(arrivals: list[tuple[str, int]], chosen: Windows, unit: str, **options: Any) -> Any:
-    """The oracle's answer for (side, time in `unit`) in arrival order."""
+    """Return the oracle's answer for (side, time in `unit`) in arrival order."""
     sides: dict[str, list[dict[str, int]]] = {"left": [], "right": []}
     order = []
     for side, moment in arrivals:
@@ -237,7 +237,7 @@ def oracle_pairs(arrivals: list[tuple[str, int]], chosen: Windows, unit: str, **
     )
 
 
-def stamped(arrivals: list[tuple[str, int]]) -> tuple[list[Stamp], list[Stamp]]:
+def stamps_of(arrivals: list[tuple[str, int]]) -> tuple[list[Stamp], list[Stamp]]:
     stamps = list(stamp(arrivals))
     return [s for side, s in stamps if side == "left"], [s for side, s in stamps if side == "right"]
 
@@ -250,7 +250,7 @@ sizes = st.integers(0, 20)
 @given(seeds, sizes, windows(tick=10**6), st.sampled_from(("ms", "us")))
 def test_joins_is_the_rule_of_the_oracle(seed: int, size: int, chosen: Windows, unit: str) -> None:
     arrivals = arrivals_of(Random(seed), size)
-    left, right = stamped(arrivals)
+    left, right = stamps_of(arrivals)
     found = [(i, j) for i, r in enumerate(left) for j, s in enumerate(right) if joins(r, s, chosen, unit)]
     assert found == oracle_pairs(arrivals, chosen, unit).pairs
 
@@ -278,7 +278,7 @@ def test_expired_tuples_join_nothing_that_comes_later(seed: int, size: int) -> N
     for now, (_, newest) in enumerate(stamps):
         for side, old in stamps[:now]:
             window = chosen.left if side == "left" else chosen.right
-            if window is not None and expired(old, window, newest.time, count(stamps[:now], side)):
+            if window is not None and is_expired(old, window, newest.time, count(stamps[:now], side)):
                 later = [other for whose, other in stamps[now:] if whose != side]
                 assert not any(meet(side, old, other, chosen) for other in later)
 
@@ -287,7 +287,7 @@ def count(stamps: list[tuple[str, Stamp]], side: str) -> int:
     return sum(whose == side for whose, _ in stamps)
 
 
-def expired(old: Stamp, window: Window, mark: int, seen: int, unit: str = "ns") -> bool:
+def is_expired(old: Stamp, window: Window, mark: int, seen: int, unit: str = "ns") -> bool:
     rule = window.rule(unit)
     oldest = rule.oldest(mark, seen)
     return oldest is not None and getattr(old, rule.held) < oldest
@@ -299,12 +299,12 @@ def meet(side: str, old: Stamp, other: Stamp, chosen: Windows) -> bool:
 
 def test_expiry_is_not_early() -> None:
     old = Stamp(time=10, own=4, other=4)
-    assert not expired(old, TimeWindow(3), 12, 0)
-    assert expired(old, TimeWindow(3), 13, 0)
-    assert not expired(old, TupleWindow(3), 0, 7)
-    assert expired(old, TupleWindow(3), 0, 8)
-    assert not expired(old, TimeWindow(3 * SECOND), 12, 0, "s")
-    assert expired(old, TimeWindow(3 * SECOND), 13, 0, "s")
+    assert not is_expired(old, TimeWindow(3), 12, 0)
+    assert is_expired(old, TimeWindow(3), 13, 0)
+    assert not is_expired(old, TupleWindow(3), 0, 7)
+    assert is_expired(old, TupleWindow(3), 0, 8)
+    assert not is_expired(old, TimeWindow(3 * SECOND), 12, 0, "s")
+    assert is_expired(old, TimeWindow(3 * SECOND), 13, 0, "s")
     assert TimeWindow(3).rule("ns").oldest(None, 5) is None
 
 
@@ -314,7 +314,7 @@ def test_expiry_agrees_with_joins_at_the_edge() -> None:
             r, s = Stamp(10, 4, 0), Stamp(10 + gap, 0, 4 + gap)
             for window in (TimeWindow(size), TupleWindow(size)):
                 held = joins(r, s, Windows(window, None))
-                assert held is not expired(r, window, s.time, s.other)
+                assert held is not is_expired(r, window, s.time, s.other)
 
 
 NOW_CASES: list[tuple[dict[str, Any], list[tuple[int, int]]]] = [
