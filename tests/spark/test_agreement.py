@@ -1,4 +1,4 @@
-"""Writers agree on the content of a file, whatever the order of their steps, and whoever dies."""
+"""Writers agree on the content of a file, in any order of their steps, and if any of them die."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def pairs(found: list[dict]) -> list[tuple]:
     return sorted(((row["row of left"], row["row of right"]) for row in found), key=repr)
 
 
-def expected(left: pa.Table, right: pa.Table, on: str | None, by: str | None, **options) -> list[tuple]:
+def expected_pairs(left: pa.Table, right: pa.Table, on: str | None, by: str | None, **options) -> list[tuple]:
     mine, others = rows(left, "t"), rows(right, "t")
     tolerance = options.get("tolerance")
     best = asof(
@@ -60,14 +60,14 @@ BATCHES = {
 def test_batches_agree_with_the_oracle(tables, frames, name):
     on, by, options = BATCHES[name]
     joined = hs.asof(*frames, on, by=by, time="t", segments=3, **options)
-    assert pairs(joined.toArrow().to_pylist()) == expected(*tables, on, by, **options)
+    assert pairs(joined.toArrow().to_pylist()) == expected_pairs(*tables, on, by, **options)
 
 
 def test_a_condition_as_a_column_and_columns_of_other_names(tables, frames):
     left, right = frames[0].alias("a"), frames[1].withColumnsRenamed({"t": "u", "k": "key"}).alias("b")
     condition = F.col("b.x") > F.col("a.x")
     joined = hs.asof(left, right, condition, by=[("k", "key")], left_time="t", right_time="u")
-    assert pairs(joined.toArrow().to_pylist()) == expected(*tables, "r.x > l.x", "k")
+    assert pairs(joined.toArrow().to_pylist()) == expected_pairs(*tables, "r.x > l.x", "k")
     assert joined.columns == ["k", "x", "t", "row of left", "key", "x_right", "u", "row of right"]
     assert "routing     hash: equality on l.k" in hs.explain(joined)
 
@@ -79,13 +79,13 @@ def test_a_stream_with_a_static_side(spark, tmp_path, tables, frames):
         feed.add(tables[0].slice(start, 30 if start == 0 else 40))
     sink = Sink(tmp_path)
     sink.run(hs.asof(feed.read(spark), frames[1], by="k", time="t", direction="nearest", segments=2))
-    assert pairs(sink.rows()) == expected(*tables, None, "k", direction="nearest")
+    assert pairs(sink.rows()) == expected_pairs(*tables, None, "k", direction="nearest")
     with pytest.raises(hs.UnsupportedError, match="no left row would ever be final"):
         hs.asof(frames[1], feed.read(spark), by="k", time="t", tolerance="1 s")
 
 
 def last_row(table: pa.Table) -> pa.Table:
-    """A row that is much later than all others."""
+    """Return a row that is much later than all others."""
     last = datetime.fromtimestamp(LAST, UTC)
     row = {**dict.fromkeys(table.column_names), "t": last, table.column_names[-1]: table.num_rows}
     return pa.Table.from_pylist([row], table.schema)
@@ -117,7 +117,7 @@ def test_streams_agree_with_the_oracle_over_restarts(spark, tmp_path, direction,
             sink.run(joined)
     finally:
         spark.conf.set(AFTER_THE_LAST, "false")
-    want = expected(*tables, None, by, **options)
+    want = expected_pairs(*tables, None, by, **options)
     assert [pair for pair in pairs(sink.rows()) if pair[0] < 60] == want
     assert len([batch for batch in sink.batches.values() if batch.num_rows]) > 2
     assert sink.sums("quotes", "late") == 0

@@ -87,7 +87,7 @@ VALUES: dict[pa.DataType, list[Any]] = {
 
 
 def made_up(plan: Plan, count: int, step: int, disorder: bool, seed: int = 1) -> list[Item]:
-    """Arrivals by time; with disorder, within and across streams."""
+    """Draw arrivals by time; with `disorder`, out of order within and across streams."""
     draw, now, items = random.Random(seed), 0, []
     inputs = [source for source in plan.inputs if source.demux is None]
     for _ in range(count):
@@ -149,7 +149,7 @@ def test_expressions_have_the_oracles_values(spark: Any, texts: str, inside: boo
 )
 def test_streams_agree_with_the_engine_across_restarts(spark: Any, tmp_path: Path, names: Any) -> None:
     with ThreadPoolExecutor(3) as pool:  # a micro-batch of these waits more than it computes
-        for told in [pool.submit(_streamed, spark, tmp_path / name, name) for name in names]:
+        for told in [pool.submit(_check_streaming, spark, tmp_path / name, name) for name in names]:
             told.result()
 
 
@@ -161,13 +161,13 @@ def test_kinds_of_streams_agree_with_the_engine_across_restarts(
 ) -> None:
     spark.conf.set(AFTER_THE_LAST, "true")
     try:
-        _streamed(spark, tmp_path, name)
+        _check_streaming(spark, tmp_path, name)
     finally:
         spark.conf.set(AFTER_THE_LAST, "false")
 
 
-def _streamed(spark: Any, folder: Path, name: str) -> None:
-    """Four micro-batches, two of each run; the second run begins from the checkpoint of the first."""
+def _check_streaming(spark: Any, folder: Path, name: str) -> None:
+    """Run four micro-batches, two in each run; the second run begins from the checkpoint of the first."""
     plan = parse_query({**STREAMS, **KIND_STREAMS}[name])
     late = name in (*PAPER, *LAYERED, *WINDOWS, "spreads", "picks", "collected")
     items = made_up(plan, 80, 90 if name in PAPER else 1, disorder=late)

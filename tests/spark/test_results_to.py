@@ -48,7 +48,7 @@ def table(parts: list[dict]) -> pa.Table:
     return pa.concat_tables(pa.Table.from_pydict(part, EVENT) for part in parts)
 
 
-def expected(how: str) -> Counter:
+def expected_results(how: str) -> Counter:
     """Return the results by the oracle, as far as they are final at the watermark of the last micro-batch."""
     mark = min(max(table(side[:2])["t"].to_pylist()) for side in (LEFT, RIGHT)) - DELAY
     found = testing.reference({**JOIN, "how": how, "time": "t"}, table(LEFT), table(RIGHT)).to_pylist()
@@ -57,7 +57,7 @@ def expected(how: str) -> Counter:
 
 
 def _is_final(row: dict, mark: datetime) -> bool:
-    """Whether a row is a pair, can match nothing, or has left its window."""
+    """Return whether a row is a pair, can match nothing, or has left its window."""
     times = [row[name] for name in ("t", "t_right") if row[name] is not None]
     key = row["k"] if row["t"] is not None else row["k_right"]
     return len(times) == 2 or key is None or times[0] + timedelta(seconds=9) <= mark
@@ -97,7 +97,7 @@ def test_results_are_in_the_files_once(spark, tmp_path, how, state, segments):
     assert pairs
     assert all(row["at"] == max(row["t"], row["t_right"]) for row in pairs)
     plain = found.drop_columns("at").to_pylist()
-    wanted = expected(how)
+    wanted = expected_results(how)
     assert Counter(tuple(row.values()) for row in plain) == wanted
     assert how == "inner" or sum(None in row for row in wanted) > 3
     by_spark = spark.read.parquet(str(folder))

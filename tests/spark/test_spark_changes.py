@@ -126,7 +126,7 @@ class Story:
                 return False  # it had left its window when the change came
         return True
 
-    def found(self) -> Counter[tuple[int | None, int | None]]:
+    def found_pairs(self) -> Counter[tuple[int | None, int | None]]:
         pairs: Counter[tuple[int | None, int | None]] = Counter()
         for batch in self.results:
             names, nothing = batch.schema.names, [None] * batch.num_rows
@@ -157,7 +157,7 @@ def test_a_changed_join_gives_what_the_double_loop_defines(name: str, tmp_path: 
     story.change(**CHANGES[name])
     story.run(1, again=(0,))
     story.run(11)
-    assert story.found() == story.pairs()
+    assert story.found_pairs() == story.pairs()
     assert len(story.pairs()) > 20
 
 
@@ -179,7 +179,7 @@ def test_many_changes_one_after_the_other(seed: int, tmp_path: Path) -> None:
         chosen = rng.sample([*changed], rng.randint(1, 3))
         story.change(**{key: changed[key] for key in chosen})
     story.run(6)
-    assert story.found() == story.pairs()
+    assert story.found_pairs() == story.pairs()
 
 
 @pytest.mark.parametrize("kind", ["left", "right", "full", "left_semi", "left_anti"])
@@ -203,7 +203,7 @@ def test_outer_joins_change_too(kind: str, name: str, tmp_path: Path) -> None:
         if KINDS[kind].preserved[side]:
             alone = [row.number for row in story.rows[side] if row.number not in met[side]]
             expected.update((n, None) if side == 0 else (None, n) for n in alone)
-    assert story.found() == expected
+    assert story.found_pairs() == expected
 
 
 def test_held_rows_have_null_in_a_new_column(tmp_path: Path) -> None:
@@ -213,14 +213,14 @@ def test_held_rows_have_null_in_a_new_column(tmp_path: Path) -> None:
     changed = len(story.results)
     story.run(1, again=(0, 1))
     story.run(5)
-    assert story.found() == story.pairs()
+    assert story.found_pairs() == story.pairs()
     batch_of = {row.number: row.batch for row in story.rows[0]}
     rows = [row for batch in story.results[changed:] for row in batch.to_pylist()]
     assert {(batch_of[row["l"]] >= 6, row["note"]) for row in rows} == {(False, None), (True, "new")}
     story.change(left=SCHEMAS[0])  # and away again
     story.run(1, again=(0,))
     story.run(3)
-    assert story.found() == story.pairs()
+    assert story.found_pairs() == story.pairs()
 
 
 def test_windows_of_tuples_change_in_length(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_windows_of_tuples_change_in_length(tmp_path: Path) -> None:
             story.run(1, size=9)
             new = [(side, row) for side in (0, 1) for row in story.rows[side][before[side] :]]
             order += sorted(new, key=lambda each: (each[1].time, each[0]))
-    assert story.found() == _tuple_pairs(order, limits, (40, 90, 15))
+    assert story.found_pairs() == _tuple_pairs(order, limits, (40, 90, 15))
 
 
 def _tuple_pairs(order: list[tuple[int, Row]], starts: list[int], sizes: tuple[int, ...]) -> Counter[Any]:
@@ -271,10 +271,10 @@ def test_a_change_that_failed_can_be_taken_back(tmp_path: Path) -> None:
     story.on, story.results, story.rows = BAND, results, (rows[0], rows[1])
     del story.marks[6:], story.plans[6:]
     story.run(4)
-    assert story.found() == story.pairs()
+    assert story.found_pairs() == story.pairs()
     story.change(window="9 seconds")
     story.run(4)
-    assert story.found() == story.pairs()
+    assert story.found_pairs() == story.pairs()
 
 
 @pytest.mark.parametrize("files", [False, True])
@@ -296,12 +296,12 @@ def test_a_change_after_a_failed_micro_batch_without_rows(name: str, files: bool
     story.results += story.cluster.tick()
     met = {left for left, _ in story.pairs()}
     alone = Counter((row.number, None) for row in story.rows[0] if row.number not in met)
-    assert story.found() == story.pairs() + alone
+    assert story.found_pairs() == story.pairs() + alone
     if results is not None:
         story.results = [
             b for file in Path(results).glob("*.parquet") for b in pq.read_table(file).to_batches()
         ]
-        assert story.found() == story.pairs() + alone
+        assert story.found_pairs() == story.pairs() + alone
 
 
 def test_a_first_micro_batch_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_a_first_micro_batch_that_failed_leaves_nothing_behind(tmp_path: Path) -
     story.run(3)
     story.change(window="6 seconds")
     story.run(3)
-    assert story.found() == story.pairs()
+    assert story.found_pairs() == story.pairs()
     assert len({each.place for each in read_state(str(tmp_path)).joins[0].past}) == 2
 
 
@@ -383,7 +383,7 @@ def test_a_changed_join_with_another_name_is_refused(name: str, tmp_path: Path) 
         rows[:] = [row for row in rows if row.batch < 6]
     story.cluster.folder = "query/join-test"
     story.run(6)
-    assert story.found() == story.pairs()
+    assert story.found_pairs() == story.pairs()
 
 
 def test_joins_whose_names_are_exchanged_keep_their_own_rows(tmp_path: Path) -> None:
@@ -396,8 +396,8 @@ def test_joins_whose_names_are_exchanged_keep_their_own_rows(tmp_path: Path) -> 
         story.run(4)
         other.run(4)
         story.cluster.folder, other.cluster.folder = other.cluster.folder, story.cluster.folder
-    assert story.found() == story.pairs()
-    assert other.found() == other.pairs()
+    assert story.found_pairs() == story.pairs()
+    assert other.found_pairs() == other.pairs()
 
 
 def test_the_predicate_of_an_outer_join_cannot_change(tmp_path: Path) -> None:
@@ -482,7 +482,7 @@ class Query:
             assert all(row.time >= story.marks[row.batch] for row in self.rows[side]), "a row is late"
         return story.pairs()
 
-    def found(self) -> Counter[tuple[int, int]]:
+    def found_pairs(self) -> Counter[tuple[int, int]]:
         return Counter((row["l"], row["r"]) for row in self.sink.rows())
 
 
@@ -495,7 +495,7 @@ def test_a_join_changes_on_its_checkpoint(spark: Any, tmp_path: Path) -> None:
     assert {row["note"] for row in query.sink.batches[7].to_pylist()} == {None, "new"}
     query.run(2, "x % 7 = a % 7", "6 seconds", segments=1)
     query.run(2, BAND, "4 seconds")
-    assert query.found() == query.pairs()
+    assert query.found_pairs() == query.pairs()
     with pytest.raises(Exception, match="cannot change") as error:
         query.run(1, BAND, "4 seconds", how="left")
     assert reason(error.value) == (
@@ -503,7 +503,7 @@ def test_a_join_changes_on_its_checkpoint(spark: Any, tmp_path: Path) -> None:
         "each kind; put back what was there, or start from a new checkpoint"
     )
     query.run(1, BAND, "4 seconds")
-    assert query.found() == query.pairs()
+    assert query.found_pairs() == query.pairs()
 
 
 def test_an_outer_join_changes_on_its_checkpoint(spark: Any, tmp_path: Path) -> None:
@@ -512,7 +512,7 @@ def test_an_outer_join_changes_on_its_checkpoint(spark: Any, tmp_path: Path) -> 
     query.run(3, "x = a", "2 seconds", how="left")
     query.run(2, "x = a", "3 seconds", how="left", segments=3)
     query.run(4, "x = a", "3 seconds", how="left", segments=3)
-    pairs, found = query.pairs(), query.found()
+    pairs, found = query.pairs(), query.found_pairs()
     alone = {left for left, right in found if right is None}
     assert Counter({pair: n for pair, n in found.items() if pair[1] is not None}) == pairs
     assert all(found[left, None] == 1 for left in alone)
@@ -530,12 +530,12 @@ def test_shuffle_partitions_change_with_the_checkpoint(spark: Any, tmp_path: Pat
     spark.conf.set("spark.sql.shuffle.partitions", "3")
     try:
         query.run(2, BAND, "4 seconds")  # Spark goes on with two
-        assert query.found() == query.pairs()
+        assert query.found_pairs() == query.pairs()
         manager = getattr(spark, "_streamingCheckpointManager", None)
         if manager is not None:
             manager.repartition(str(query.sink.folder / "checkpoint"), 3)
             query.skip()
             query.run(2, BAND, "4 seconds")
-            assert query.found() == query.pairs()
+            assert query.found_pairs() == query.pairs()
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", "2")

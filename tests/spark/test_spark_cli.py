@@ -38,12 +38,12 @@ START = datetime(2024, 1, 1)
 
 @pytest.fixture
 def handshake(capfd: pytest.CaptureFixture[str], spark: Any) -> Any:
-    """Commands in this process, which use the session that the tests have."""
+    """Run commands in this process, with the session that the tests have."""
     return partial(run_here, capfd)
 
 
 def stream(seed: int, rows: int) -> pa.Table:
-    """Rows out of order, with equal times, and NULLs in every column but the first."""
+    """Return rows out of order, with equal times, and NULLs in every column but the first."""
     rng = Random(seed)
 
     def moment() -> datetime:

@@ -39,7 +39,7 @@ def frames(spark):
 
 
 def conditions(left, right):
-    """Conditions in Spark's notation, and as SQL text."""
+    """Return conditions in Spark's notation, and as SQL text."""
     seconds = F.expr("INTERVAL 10 SECONDS")
     return {
         "band": (left.x.between(right.a - 1, right.a + 1), "l.x BETWEEN r.a - 1 AND r.a + 1"),

@@ -80,14 +80,14 @@ def test_damage_is_seen_in_the_next_batch(damage, cached, tmp_path):
 def test_new_tuples_that_are_damaged_are_seen(tmp_path):
     """Between the task that packs them and those that read them."""
 
-    def packed(*args):
+    def pack_and_flip(*args):
         for arrival in pack(*args):
             flip(tmp_path / arrival.ref.name)
             yield arrival
 
     rng = Random(1)
     cluster, stream = cluster_of(BAND, WINDOW, tmp_path, 2), Stream(rng, lambda _: rng.randint(0, 99))
-    cluster.pack = packed
+    cluster.pack = pack_and_flip
     with pytest.raises(StateError, match=r"batch/0/left-0-0-\w+\.chunk' is damaged"):
         cluster.run(stream.batch(5, 5))
 
@@ -148,14 +148,14 @@ class Pipeline:
     def run(self, **changes) -> None:
         self.sink.run(self.join(**changes))
 
-    def refused(self, frame=None, **changes) -> str:
+    def refusal(self, frame=None, **changes) -> str:
         """Return the reason why Spark stops the query."""
         with pytest.raises(Exception) as error:
             self.sink.run(self.join(**changes) if frame is None else frame)
         return reason(error.value)
 
     def chunks(self) -> list[Path]:
-        """Files of the segments, the newest last."""
+        """Return the files of the segments, the newest last."""
         found = self.state.rglob("join-*/segment-*/*.chunk")
         return sorted(found, key=lambda path: path.stat().st_mtime_ns)
 
@@ -178,7 +178,7 @@ def test_a_query_stops_at_a_damaged_chunk_and_goes_on_once_it_is_restored(spark,
     chunk = query.chunks()[-1]
     kept = chunk.read_bytes()
     act(chunk)
-    said = query.refused()
+    said = query.refusal()
     assert str(chunk) in said
     assert words in said
     chunk.write_bytes(kept)
@@ -213,7 +213,7 @@ def test_a_full_disk_is_an_error_and_room_is_the_cure(spark, tmp_path):
         filler = disk / "filler"
         fill(filler)
         query.add(2)
-        said = query.refused()
+        said = query.refusal()
         assert f"cannot write '{disk}/" in said
         assert "No space left on device" in said
         assert said.endswith("the folder must be writable for every executor and have room")
@@ -243,7 +243,7 @@ def test_the_checkpoint_of_another_stateful_query_is_refused(spark, tmp_path):
     left, right = (feed.read(spark) for feed in query.feeds)
     query.sink.run(left.selectExpr("x").union(right.selectExpr("a")).dropDuplicates(["x"]))
     query.add(1)
-    assert "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA" in query.refused()
+    assert "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA" in query.refusal()
 
 
 def test_joins_of_one_query_do_not_touch_each_other(spark, tmp_path):
@@ -278,16 +278,16 @@ def test_windows_in_the_state_store_go_on_where_they_stopped(spark, tmp_path):
     query.add(1)
     cannot = "of a join cannot change from {} to {} on a checkpoint: "
     why = 'windows with state="store" stay as they are; put back what'
-    assert "the segments " + cannot.format(2, 3) + why in query.refused(**store, segments=3)
-    assert "the windows " + cannot.format(WINDOW, "9 seconds") + why in query.refused(**store, window="9 s")
+    assert "the segments " + cannot.format(2, 3) + why in query.refusal(**store, segments=3)
+    assert "the windows " + cannot.format(WINDOW, "9 seconds") + why in query.refusal(**store, window="9 s")
     before = spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", int(before) + 3)
     try:
-        refused = query.refused(**store)
+        refused = query.refusal(**store)
     finally:
         spark.conf.set("spark.sql.shuffle.partitions", before)
     assert "the shuffle partitions " + cannot.format(before, int(before) + 3) + why in refused
-    assert "the state " + cannot.format("store", "directory") + "windows stay where" in query.refused()
+    assert "the state " + cannot.format("store", "directory") + "windows stay where" in query.refusal()
     query.run(**store)
     query.check()
     with pytest.raises(InputError, match=r"is a checkpoint of Spark, and no state directory of a join"):
@@ -299,7 +299,7 @@ def test_a_directory_does_not_become_a_state_store(spark, tmp_path):
     query.add(2)
     query.run()
     query.add(1)
-    refused = query.refused(state="store", state_dir=None)
+    refused = query.refusal(state="store", state_dir=None)
     assert "the state of a join cannot change from directory to store on a checkpoint" in refused
     query.run()
     query.check()

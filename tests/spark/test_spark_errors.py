@@ -54,12 +54,12 @@ def stream(spark, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def marked(stream):
+def events(stream):
     return stream.withWatermark("at", "1 second")
 
 
-def refused(kind, message, *args, **options):
-    """Check the error of a join."""
+def refuse(kind, message, *args, **options):
+    """Check that a join is refused with a message."""
     with pytest.raises(kind, match=re.escape(message)):
         handshake.join(*args, **options)
 
@@ -67,43 +67,43 @@ def refused(kind, message, *args, **options):
 # Streams
 
 
-def test_a_missing_watermark_shows_the_line_to_add(stream, marked):
+def test_a_missing_watermark_shows_the_line_to_add(stream, events):
     line = 'add one: left = left.withWatermark("at", "10 seconds")'
-    refused(WindowError, line, stream, marked, "l.x = r.x", window="5 s")
-    refused(WindowError, line.replace("left", "right"), marked, stream, "l.x = r.x", window="5 s", time="at")
-    refused(WindowError, "the left stream has no watermark on 'at'", stream, stream, window="5 s")
+    refuse(WindowError, line, stream, events, "l.x = r.x", window="5 s")
+    refuse(WindowError, line.replace("left", "right"), events, stream, "l.x = r.x", window="5 s", time="at")
+    refuse(WindowError, "the left stream has no watermark on 'at'", stream, stream, window="5 s")
 
 
-def test_a_watermark_on_another_column(marked):
-    other = marked.withColumn("then", marked.at)
-    unmarked = marked.selectExpr("*", "at + INTERVAL 1 SECOND AS then")
-    refused(
+def test_a_watermark_on_another_column(events):
+    other = events.withColumn("then", events.at)
+    unmarked = events.selectExpr("*", "at + INTERVAL 1 SECOND AS then")
+    refuse(
         WindowError, "the left stream has watermarks on at and then; say which one is its time: "
-        'left_time="at"', other, marked, window="5 s",
+        'left_time="at"', other, events, window="5 s",
     )  # fmt: skip
-    refused(
+    refuse(
         WindowError, "no watermark on 'then'", unmarked, unmarked, window="5 s", left_time="then", time="at"
     )
 
 
-def test_streams_need_windows(marked):
-    refused(WindowError, "a join of two streams needs a window on both", marked, marked, "l.x = r.x")
-    refused(WindowError, 'give one, such as window="15 minutes"', marked, marked, left_window="5 s")
+def test_streams_need_windows(events):
+    refuse(WindowError, "a join of two streams needs a window on both", events, events, "l.x = r.x")
+    refuse(WindowError, 'give one, such as window="15 minutes"', events, events, left_window="5 s")
 
 
-def test_a_static_side_takes_no_window(marked, batch):
-    refused(WindowError, "leave the window out", marked, batch, "l.x = r.x", window="5 s")
-    refused(WindowError, "leave the window out", batch, marked, "l.x = r.x", right_window="5 tuples")
+def test_a_static_side_takes_no_window(events, batch):
+    refuse(WindowError, "leave the window out", events, batch, "l.x = r.x", window="5 s")
+    refuse(WindowError, "leave the window out", batch, events, "l.x = r.x", right_window="5 tuples")
 
 
-def test_result_time(marked, batch):
-    refused(UnsupportedError, "result_time='AT' is the name of a column already; choose another",
-            marked, marked, window="5 s", result_time="AT")  # fmt: skip
-    refused(WindowError, "result_time needs time columns on both inputs", batch, batch, result_time="t")
+def test_result_time(events, batch):
+    refuse(UnsupportedError, "result_time='AT' is the name of a column already; choose another",
+           events, events, window="5 s", result_time="AT")  # fmt: skip
+    refuse(WindowError, "result_time needs time columns on both inputs", batch, batch, result_time="t")
 
 
-def test_complete_output_is_refused_by_spark(marked, tmp_path):
-    joined = handshake.join(marked, marked, "l.x = r.x", window="5 s")
+def test_complete_output_is_refused_by_spark(events, tmp_path):
+    joined = handshake.join(events, events, "l.x = r.x", window="5 s")
     writer = joined.writeStream.format("noop").outputMode("complete")
     with pytest.raises(PySparkException, match="Invalid streaming output mode: complete"):
         writer.option("checkpointLocation", str(tmp_path)).start()
@@ -112,28 +112,28 @@ def test_complete_output_is_refused_by_spark(marked, tmp_path):
 # Any input
 
 
-def test_kinds_that_ask_which_static_rows_match(marked, batch):
+def test_kinds_that_ask_which_static_rows_match(events, batch):
     line = "how='left' asks which rows of the left DataFrame have a match, but that one is static"
-    refused(UnsupportedError, line, batch, marked, "l.x = r.x", how="leftouter")
+    refuse(UnsupportedError, line, batch, events, "l.x = r.x", how="leftouter")
     line = "preserve the side that streams (how='left'), or join two batch DataFrames"
-    refused(UnsupportedError, line, marked, batch, "l.x = r.x", how="full")
-    refused(UnsupportedError, "no kind of join 'leftt'", marked, batch, "l.x = r.x", how="leftt")
+    refuse(UnsupportedError, line, events, batch, "l.x = r.x", how="full")
+    refuse(UnsupportedError, "no kind of join 'leftt'", events, batch, "l.x = r.x", how="leftt")
 
 
-def test_unknown_columns(batch, other, marked):
-    refused(ExpressionError, "did you mean 'price'?", batch, other, "l.prise = 'a'")
-    refused(SchemaError, "no column 'pric' in the left DataFrame (x, y, price) to take the time from; did "
-            "you mean 'price'?", batch, other, time="pric", window="5 s")  # fmt: skip
-    refused(SchemaError, "no column 'att' in the left DataFrame", marked, marked, window="5 s", time="att")
+def test_unknown_columns(batch, other, events):
+    refuse(ExpressionError, "did you mean 'price'?", batch, other, "l.prise = 'a'")
+    refuse(SchemaError, "no column 'pric' in the left DataFrame (x, y, price) to take the time from; did "
+           "you mean 'price'?", batch, other, time="pric", window="5 s")  # fmt: skip
+    refuse(SchemaError, "no column 'att' in the left DataFrame", events, events, window="5 s", time="att")
 
 
 def test_columns_that_clash(batch, other):
     doubled = other.withColumnRenamed("b", "x_right").withColumnRenamed("a", "x")
-    refused(SchemaError, "output column 'x_right' would appear twice", batch, doubled, "l.x = r.x")
-    refused(SchemaError, "output columns 'x' and 'X' differ in case only, which Spark does not distinguish",
-            batch, other.withColumnRenamed("a", "X"), "l.x = r.X")  # fmt: skip
+    refuse(SchemaError, "output column 'x_right' would appear twice", batch, doubled, "l.x = r.x")
+    refuse(SchemaError, "output columns 'x' and 'X' differ in case only, which Spark does not distinguish",
+           batch, other.withColumnRenamed("a", "X"), "l.x = r.X")  # fmt: skip
     twice = batch.join(batch.select("x"), how="cross")
-    refused(SchemaError, "the left DataFrame has two columns 'x'; rename or drop one", twice, other)
+    refuse(SchemaError, "the left DataFrame has two columns 'x'; rename or drop one", twice, other)
 
 
 @pytest.mark.parametrize(
@@ -143,25 +143,23 @@ def test_columns_that_clash(batch, other):
 )  # fmt: skip
 def test_predicates_that_change_their_mind(batch, other, text):
     message = "gives another value each time; a predicate must give the same answer whenever two tuples"
-    refused(ExpressionError, message, batch, other, text)
+    refuse(ExpressionError, message, batch, other, text)
 
 
 def test_predicates_of_no_known_kind(batch, other):
-    refused(
-        ExpressionError, "must be SQL text, a built expression or a Column, not list", batch, other, ["x"]
-    )
+    refuse(ExpressionError, "must be SQL text, a built expression or a Column, not list", batch, other, ["x"])
 
 
 @pytest.mark.parametrize("segments", [0, -1, 1.5, "2", True])
 def test_segments(batch, other, segments):
-    refused(UnsupportedError, f"segments is a whole number from 1 up; {segments!r} was given",
-            batch, other, "l.x < r.a", segments=segments)  # fmt: skip
+    refuse(UnsupportedError, f"segments is a whole number from 1 up; {segments!r} was given",
+           batch, other, "l.x < r.a", segments=segments)  # fmt: skip
 
 
 def test_a_dataframe_with_something_else(batch, spark):
     message = "one input is a Spark DataFrame, but the right one is a pandas.core.frame.DataFrame"
-    refused(InputError, message, batch, pd.DataFrame({"a": [1]}), "l.x = r.a")
-    refused(InputError, "left = spark.createDataFrame(left)", pd.DataFrame({"a": [1]}), batch, "l.a = r.x")
+    refuse(InputError, message, batch, pd.DataFrame({"a": [1]}), "l.x = r.a")
+    refuse(InputError, "left = spark.createDataFrame(left)", pd.DataFrame({"a": [1]}), batch, "l.a = r.x")
     with pytest.raises(InputError, match="but the left one"):
         handshake.explain(pa.table({"a": [1]}), batch)
 
@@ -175,7 +173,7 @@ def test_a_dataframe_with_something_else(batch, spark):
     ],
 )
 def test_options_of_the_other_engine(batch, other, options, message):
-    refused(UnsupportedError, message, batch, other, "l.x = r.a", **options)
+    refuse(UnsupportedError, message, batch, other, "l.x = r.a", **options)
 
 
 @pytest.mark.parametrize(
@@ -184,28 +182,28 @@ def test_options_of_the_other_engine(batch, other, options, message):
 def test_options_of_spark(options):
     ((name, value),) = options.items()
     message = f"{name}={value!r} is only supported by the spark engine"
-    refused(UnsupportedError, message, {"x": [1]}, {"a": [1]}, "l.x = r.a", **options)
+    refuse(UnsupportedError, message, {"x": [1]}, {"a": [1]}, "l.x = r.a", **options)
 
 
 def test_types_that_arrow_does_not_carry(spark, other):
     months = spark.sql("SELECT INTERVAL '1-2' YEAR TO MONTH AS age")
-    refused(SchemaError, "column 'age' of the left DataFrame is interval year to month, which Spark does not "
-            "pass to Python and back in Arrow; cast it to another type", months, other)  # fmt: skip
+    refuse(SchemaError, "column 'age' of the left DataFrame is interval year to month, which Spark does not "
+           "pass to Python and back in Arrow; cast it to another type", months, other)  # fmt: skip
 
 
 def test_zones_that_python_does_not_know(spark, batch, other):
     spark.conf.set("spark.sql.session.timeZone", "PST")
     try:
-        refused(SchemaError, "timeZone is 'PST', which Python's zone database does not have",
-                batch, other)  # fmt: skip
+        refuse(SchemaError, "timeZone is 'PST', which Python's zone database does not have",
+               batch, other)  # fmt: skip
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
 def test_texts_with_a_collation(spark, other):
     folded = spark.sql("SELECT 'A' COLLATE UTF8_LCASE AS s, 1 AS x")
-    refused(SchemaError, "column 's' of the left DataFrame has the collation UTF8_LCASE, but a predicate "
-            "compares texts by code point", folded, folded.toDF("u", "v"), "l.s = r.u")  # fmt: skip
+    refuse(SchemaError, "column 's' of the left DataFrame has the collation UTF8_LCASE, but a predicate "
+           "compares texts by code point", folded, folded.toDF("u", "v"), "l.s = r.u")  # fmt: skip
     assert handshake.join(folded, other, "l.x = r.a").columns == ["s", "x", "a", "b"]
 
 
@@ -228,8 +226,8 @@ def test_no_state_directory_on_a_cluster(batch, other, monkeypatch):
         "handshake.engines.spark.joins.directories.state_root",
         lambda *_, **__: state_root(None, None, None, "yarn"),
     )
-    refused(UnsupportedError, "a join on a cluster needs a directory for its windows that every",
-            batch, other, "l.x < r.a")  # fmt: skip
+    refuse(UnsupportedError, "a join on a cluster needs a directory for its windows that every",
+           batch, other, "l.x < r.a")  # fmt: skip
     assert handshake.join(batch, other, "l.x = r.a").columns == ["x", "y", "price", "a", "b"]  # Spark's own
 
 
@@ -281,8 +279,8 @@ FOLDERS = [
 
 
 @pytest.mark.parametrize(("options", "message"), FOLDERS)
-def test_folders_and_names_are_checked(marked, options, message):
-    refused(HandshakeError, message, marked, marked, "l.x = r.x", window="5 s", **options)
+def test_folders_and_names_are_checked(events, options, message):
+    refuse(HandshakeError, message, events, events, "l.x = r.x", window="5 s", **options)
 
 
 def test_executors_that_do_not_see_the_state_directory(batch, other, tmp_path):
@@ -338,14 +336,14 @@ def test_packages_and_jars_that_are_missing(tmp_path):
     assert done.stdout.split()[-1] == "done"
 
 
-def test_a_platform_keeps_its_state_store(spark, marked):
+def test_a_platform_keeps_its_state_store(spark, events):
     """Leave a RocksDB of the platform as it is; replace any other provider."""
     key = "spark.sql.streaming.stateStore.providerClass"
     before = spark.conf.get(key)
     try:
         for given, kept in (("com.example.RocksDBProvider", True), ("com.example.Other", False)):
             spark.conf.set(key, given)
-            handshake.join(marked, marked, "l.x = r.x", window="5 s")
+            handshake.join(events, events, "l.x = r.x", window="5 s")
             assert spark.conf.get(key) == (given if kept else _ROCKSDB)
     finally:
         spark.conf.set(key, before)

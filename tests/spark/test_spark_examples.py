@@ -47,7 +47,7 @@ def values(row: Any) -> tuple[Any, ...]:
     return tuple(v.timestamp() if hasattr(v, "timestamp") else v for v in row)
 
 
-def paired(a: dict[str, Any], b: dict[str, Any]) -> tuple[Any, ...]:
+def pair_values(a: dict[str, Any], b: dict[str, Any]) -> tuple[Any, ...]:
     return values([*a.values(), *b.values()])
 
 
@@ -60,7 +60,7 @@ def test_trades_with_quotes_near_them(spark, tmp_path, capsys):
     trades, quotes = module.make_rows()
     quotes = [{**q, "mid": (q["bid"] + q["ask"]) / 2} for q in quotes]
     expected = [
-        paired(t, q)
+        pair_values(t, q)
         for t in trades
         for q in quotes
         if within(t, q, 2) and q["mid"] - 0.05 <= t["price"] <= q["mid"] + 0.05
@@ -82,7 +82,7 @@ def test_sensors_within_a_distance(spark, tmp_path):
         for a in air
         if within(w, a, 30) and (w["x"] - a["x"]) ** 2 + (w["y"] - a["y"]) ** 2 < 4
     ]
-    assert Counter(map(values, found)) == Counter(paired(w, a) for w, a in expected)
+    assert Counter(map(values, found)) == Counter(pair_values(w, a) for w, a in expected)
     together = statistics.correlation(
         [w["degrees"] for w, _ in expected], [a["degrees"] for _, a in expected]
     )
@@ -163,7 +163,7 @@ def test_buckets_and_one_line_agree(spark, tmp_path):
     bucketed, joined = module.run(spark, tmp_path)
     left, right = module.make_rows()
     expected = [
-        paired(one, two)
+        pair_values(one, two)
         for one in left
         for two in right
         if within(one, two, 60)
@@ -248,8 +248,8 @@ def test_spark_refuses_what_the_migration_page_says(spark, tmp_path):
     left, right = module.make_rows()
     scaffold.write_files(left, tmp_path / "left")
     scaffold.write_files(right, tmp_path / "right")
-    joined = marked(spark, tmp_path / "left", module.LEFT).join(
-        marked(spark, tmp_path / "right", module.RIGHT).withColumnRenamed("time", "time_right"),
+    joined = read_marked(spark, tmp_path / "left", module.LEFT).join(
+        read_marked(spark, tmp_path / "right", module.RIGHT).withColumnRenamed("time", "time_right"),
         on=_expression(
             f"{module.BAND} AND time_right BETWEEN time - INTERVAL 1 MINUTE AND time + INTERVAL 1 MINUTE"
         ),
@@ -264,7 +264,7 @@ def test_spark_refuses_what_the_migration_page_says(spark, tmp_path):
     assert text in page
 
 
-def marked(spark: Any, folder: Path, schema: str) -> Any:
+def read_marked(spark: Any, folder: Path, schema: str) -> Any:
     return scaffold.read_stream(spark, folder, schema).withWatermark("time", "5 seconds")
 
 

@@ -52,7 +52,7 @@ def cluster(tmp_path_factory):
 
 
 def drop_files(rng: Random, folder: Path, files: int) -> Case:
-    """Files for both sources, and the join of all that is in them but a late row per file."""
+    """Write files for both sources; return the join of their rows, without a late row per file."""
     tables = {}
     for side, (key, value) in KEYS.items():
         (folder / side).mkdir(parents=True)
@@ -72,7 +72,7 @@ def drop_files(rng: Random, folder: Path, files: int) -> Case:
 
 
 def _row(rng: Random, key: str, value: str, number: int, index: int) -> dict:
-    """Times are out of order by less than the watermark's delay, so that no row is late."""
+    """Return a row; times are out of order by less than the watermark's delay, so that no row is late."""
     at = START + timedelta(seconds=number * SPACING, milliseconds=rng.randrange(1000 * SPACING))
     return {key: index, value: rng.choice((rng.randint(0, 300), 7)), "t": at}
 
@@ -109,8 +109,8 @@ def expected_best(case: Case, kind: str, mark: int) -> list[tuple[int, int | Non
     return [(i, other) for i in final for other, _ in ranked.get(i, [(None, None)])]
 
 
-def committed(folder: Path) -> int:
-    """Micro-batches that are done."""
+def count_commits(folder: Path) -> int:
+    """Count the micro-batches that are done."""
     found = [int(p.name) for p in (folder / "checkpoint" / "commits").glob("*") if p.name.isdigit()]
     return max(found, default=-1) + 1
 
@@ -127,7 +127,7 @@ class Run:
 
     def strike(self, victim: str, rng: Random, after: int) -> None:
         """Kill a process at a random moment after the given number of micro-batches."""
-        self._until(lambda: committed(self.folder) >= after or self.process.poll() is not None)
+        self._until(lambda: count_commits(self.folder) >= after or self.process.poll() is not None)
         pause = rng.uniform(0, 2)
         time.sleep(pause)  # the random moment under test
         self._check_runs()
@@ -145,7 +145,7 @@ class Run:
         else:
             self._until(lambda: self.cluster.find(*VICTIMS[victim]))
             kill(rng.choice(sorted(self.cluster.find(*VICTIMS[victim]))))
-        print(f"killed the {victim} {pause:.3f} s after batch {after}; {committed(self.folder)} are done")
+        print(f"killed the {victim} {pause:.3f} s after batch {after}; {count_commits(self.folder)} are done")
 
     def finish(self) -> None:
         self._until(lambda: self.process.poll() is not None)
@@ -155,8 +155,8 @@ class Run:
         """Wait as long as micro-batches go on; time in which all of this is stopped does not count."""
         done, waited, last = -1, 0.0, time.monotonic()
         while not reached():
-            if committed(self.folder) != done:
-                done, waited = committed(self.folder), 0.0
+            if count_commits(self.folder) != done:
+                done, waited = count_commits(self.folder), 0.0
             assert waited < PATIENCE, "nothing moves\n" + self._log()
             time.sleep(0.02)  # between two looks
             before, last = last, time.monotonic()
@@ -309,7 +309,7 @@ def test_a_driver_is_killed_and_comes_back_changed(cluster, tmp_path, seed):
 
     def is_done(after: float) -> bool:
         _note_offsets(tmp_path, offsets)
-        return committed(tmp_path) >= after or run.process.poll() is not None
+        return count_commits(tmp_path) >= after or run.process.poll() is not None
 
     for number, change in enumerate(rng.sample(CHANGES, 2), 1):
         run._until(lambda after=4 * number: is_done(after))
@@ -318,7 +318,7 @@ def test_a_driver_is_killed_and_comes_back_changed(cluster, tmp_path, seed):
         end(run.process)
         options |= change
         (tmp_path / "changes.json").write_text(json.dumps(options))
-        begun.append((committed(tmp_path), dict(options)))
+        begun.append((count_commits(tmp_path), dict(options)))
         run.process = run._start()
     run._until(lambda: is_done(math.inf))
     run.finish()

@@ -22,9 +22,10 @@ pytest.importorskip("pyspark")
 from handshake.engines.spark.joins.definition import Idle
 from handshake.engines.spark.state.store import Store
 from handshake.testing.oracle_values import TIME, rows
+from pairs import with_row_numbers
 from spark_kinds import expected_kind
 from spark_session import Feed, Sink
-from spark_steps import Cluster, arrivals_of, cut, definition_of, row_pairs, with_row_numbers
+from spark_steps import Cluster, arrivals_of, cut, definition_of, row_pairs
 from strategies import Case, known_cases
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -79,7 +80,7 @@ class SlowClock:
 
 
 def check_silence(case: Case, seed: int, root: str) -> None:
-    """Random micro-batches at random moments, with long runs in which one stream is silent."""
+    """Run random micro-batches at random moments, with long runs in which one stream is silent."""
     rng = Random(f"silence {seed}")
     kind = rng.choice(list(KINDS.values()))
     tables = with_row_numbers(case)

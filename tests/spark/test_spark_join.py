@@ -39,7 +39,7 @@ RIGHT = SCHEMA.replace("n int", "m int")
 def make_side(
     rng: Random, name: str, size: int, disorder: int, start: datetime = EPOCH, first: int = 0
 ) -> pa.Table:
-    """Rows with a number, a few keys, NULL and NaN among the values, and times that mostly rise."""
+    """Return rows with a number, a few keys, NULL and NaN among the values, and times that mostly rise."""
     now, made = 0, []
     for number in range(first, first + size):
         now += rng.choice((0, 0, 1, 2))
@@ -103,7 +103,7 @@ def test_streams_agree_with_the_oracle(spark, tmp_path, name):
     feeds = Feed(tmp_path / "left", SCHEMA), Feed(tmp_path / "right", RIGHT)
     sink, batches = Sink(tmp_path), []
     for parts in rounds(rng, tables, wanted.files, wanted.restart):
-        batches += fed(feeds, parts)
+        batches += feed_files(feeds, parts)
         left, right = (
             spread(feed.read(spark).withWatermark("t", f"{delay} seconds"), wanted.partitions)
             for feed, delay in zip(feeds, wanted.delays, strict=True)
@@ -161,7 +161,7 @@ def test_kinds_of_streams_agree_with_the_oracle(spark, tmp_path, kind, state):
     spark.conf.set(AFTER_THE_LAST, "true")
     try:
         for parts in (first, second):
-            batches += fed(feeds, parts)
+            batches += feed_files(feeds, parts)
             left, right = (
                 feed.read(spark).withWatermark("t", f"{delay} seconds")
                 for feed, delay in zip(feeds, wanted.delays, strict=True)
@@ -183,7 +183,7 @@ def test_kinds_of_streams_agree_with_the_oracle(spark, tmp_path, kind, state):
 
 
 def late_of(tables, arrivals, keys: str) -> int:
-    """Tuples that could have matched and did not arrive in time."""
+    """Return tuples that could have matched and did not arrive in time."""
     arrived = set(arrivals)
     return sum(
         (side, number) not in arrived and all(row[key] is not None and row[key] == row[key] for key in keys)
@@ -193,15 +193,15 @@ def late_of(tables, arrivals, keys: str) -> int:
 
 
 def rounds(rng: Random, tables, files: int, restart: bool = True):
-    """Files of both sides, in two rounds of which the sides get different numbers if there is a restart."""
+    """Cut both sides into files in two rounds; with a restart, the sides get different numbers of files."""
     left, right = (cut(rng, table, 2 * files) for table in tables)
     if not restart:
         return ((left, right),)
     return (left[:files], right[: files - 1]), (left[files:], right[files - 1 :])
 
 
-def fed(feeds, parts):
-    """Put files where the streams find them; the micro-batches that Spark makes of them, one file a side."""
+def feed_files(feeds, parts):
+    """Put files where the streams find them; return the micro-batches that Spark makes, one file a side."""
     for feed, tables in zip(feeds, parts, strict=True):
         for table in tables:
             feed.add(table)
@@ -217,7 +217,7 @@ MICROSECONDS = SimpleNamespace(definition=SimpleNamespace(spec=SimpleNamespace(u
 
 
 def marks_of(case: Case, batches, delays) -> list[int | None]:
-    """Spark's watermark at each micro-batch, in microseconds: of the side that is further behind."""
+    """Return Spark's watermark at each micro-batch, in microseconds: that of the side further behind."""
     marks: list[int | None] = []
     newest: list[int | None] = [None, None]
     for parts in batches:
@@ -234,7 +234,7 @@ def test_streams_without_watermarks_take_turns(spark, tmp_path):
     tables = make_side(rng, "n", 20, 0), make_side(rng, "m", 25, 0)
     case = Case(*tables, "l.x <> r.x", windows_of("3 tuples"))
     feeds, sink = (Feed(tmp_path / "left", SCHEMA), Feed(tmp_path / "right", RIGHT)), Sink(tmp_path)
-    batches = fed(feeds, tuple(cut(rng, table, 3) for table in tables))
+    batches = feed_files(feeds, tuple(cut(rng, table, 3) for table in tables))
     left, right = (feed.read(spark) for feed in feeds)
     joined = handshake.join(left, right, case.on, window="3 tuples")
     sink.run(joined, "update")  # of an inner join, updates are what is appended
@@ -435,7 +435,7 @@ def test_no_result_is_late_by_its_result_time(spark, tmp_path, kind):
         for name in "nm"
     )
     feeds = Feed(tmp_path / "left", SCHEMA), Feed(tmp_path / "right", RIGHT)
-    fed(feeds, tuple([*cut(rng, table.slice(0, 30), 2), table.slice(30)] for table in tables))
+    feed_files(feeds, tuple([*cut(rng, table.slice(0, 30), 2), table.slice(30)] for table in tables))
     left, right = (feed.read(spark).withWatermark("t", "5 seconds") for feed in feeds)
     on = "l.x BETWEEN r.x - 1 AND r.x"
     joined = handshake.join(left, right, on, window="4 seconds", how=kind, result_time="at")
@@ -453,7 +453,10 @@ def test_no_result_is_late_by_its_result_time(spark, tmp_path, kind):
 
 
 def expected_time(kind: str, row: dict) -> datetime:
-    """The later time of a pair, or the end of the window of a row alone; a semi join shows no other time."""
+    """Return the later time of a pair, or the end of the window of a row alone.
+
+    A semi join shows no other time.
+    """
     mine, other = row.get("t"), row.get("t_right")
     if kind == "left_semi":
         assert mine <= row["at"] < mine + timedelta(seconds=4)
@@ -488,8 +491,10 @@ def test_joins_and_aggregates_in_one_query(spark, tmp_path):
         4, "t", pa.array([EPOCH + timedelta(hours=1)], left.schema[4].type)
     )
     feeds = Feed(tmp_path / "left", SCHEMA), Feed(tmp_path / "right", RIGHT)
-    fed(feeds, (cut(rng, left, 2), cut(rng, right, 2)))
-    fed(feeds, ([last], [last.rename_columns(right.schema.names)]))  # moves the watermarks past all else
+    feed_files(feeds, (cut(rng, left, 2), cut(rng, right, 2)))
+    feed_files(
+        feeds, ([last], [last.rename_columns(right.schema.names)])
+    )  # moves the watermarks past all else
     streams = [feed.read(spark).withWatermark("t", "5 seconds") for feed in feeds]
     first = handshake.join(
         streams[0].where("n % 3 < 2"), streams[1].withColumn("z", F.expr("x + 1")), "l.x <= r.z",
@@ -510,11 +515,11 @@ def test_joins_and_aggregates_in_one_query(spark, tmp_path):
     finally:
         spark.conf.set(AFTER_THE_LAST, "false")
     got = Counter({(row["window"]["start"], row["which"]): row["count"] for row in sink.rows()})
-    assert got == counted(left.to_pylist(), right.to_pylist())
+    assert got == count_matches(left.to_pylist(), right.to_pylist())
     assert {which for _, which in got} == {"second", "third"}
 
 
-def counted(left: list[dict], right: list[dict]) -> Counter:
+def count_matches(left: list[dict], right: list[dict]) -> Counter:
     """Count matches with plain loops."""
     found: Counter = Counter()
     for r in left:
@@ -535,7 +540,7 @@ def slot(at: datetime) -> datetime:
 
 def test_empty_streams(spark, tmp_path):
     feeds, sink = (Feed(tmp_path / "left", SCHEMA), Feed(tmp_path / "right", RIGHT)), Sink(tmp_path)
-    fed(feeds, ([make_side(Random(0), "n", 0, 0)], []))
+    feed_files(feeds, ([make_side(Random(0), "n", 0, 0)], []))
     left, right = (feed.read(spark).withWatermark("t", "1 second") for feed in feeds)
     sink.run(handshake.join(left, right, "l.x = r.x", window="5 seconds"))
     assert sink.rows() == []

@@ -15,7 +15,7 @@ from spark_session import Feed, Sink
 
 
 def make_table(rng: Random, number: str, size: int) -> pa.Table:
-    """Ties, zeros of either sign, NULL and NaN, in the order of time."""
+    """Return rows in the order of time, with ties, zeros of either sign, NULL and NaN."""
     times = sorted(rng.choices(range(60), k=size))
     return pa.table(
         {

@@ -132,19 +132,19 @@ def test_view_adds_up_and_takes_rates_between_micro_batches() -> None:
     assert "rows 120  20/s  results 24  4/s  windows 14 + 26 rows" in view.line()
 
 
-def shown(query: Query, **options: Any) -> str:
+def show_progress(query: Query, **options: Any) -> str:
     out = io.StringIO()
     watch(query, console=Console(file=out, width=100, **options))
     return out.getvalue()
 
 
 def test_lines_where_there_is_no_terminal() -> None:
-    lines = shown(Query(busy(0), busy(1), report(2))).splitlines()
+    lines = show_progress(Query(busy(0), busy(1), report(2))).splitlines()
     assert [line.split(",")[0] for line in lines] == ["batch 0", "batch 1"]
 
 
 def test_table_in_a_terminal() -> None:
-    drawn = shown(Query(busy(0), busy(1)), force_terminal=True)
+    drawn = show_progress(Query(busy(0), busy(1)), force_terminal=True)
     for word in ("segment", "comparisons", "results", "windows", "lag", "watermark"):
         assert word in drawn
 
@@ -152,7 +152,7 @@ def test_table_in_a_terminal() -> None:
 def test_a_query_that_failed_says_why() -> None:
     trace = "Traceback (most recent call last):\n  x\nhandshake.spark.store.StateError: no room\n\n\tat org.x"
     with pytest.raises(HandshakeError, match=r"^the join failed on Spark: no room$"):
-        shown(Query(busy(0), failure=RuntimeError(trace)))
+        show_progress(Query(busy(0), failure=RuntimeError(trace)))
 
 
 def test_reasons_are_one_sentence() -> None:

@@ -43,7 +43,7 @@ def pairs_of(batches: list[pa.RecordBatch]) -> Counter:
 
 
 def files_of(cluster: Cluster) -> set[str]:
-    """Files of the segments."""
+    """Return the files of the segments."""
     root = cluster.definition.root
     return {
         os.path.relpath(os.path.join(folder, name), root)
@@ -57,7 +57,7 @@ def chunks_of(cluster: Cluster) -> set[str]:
     return {name for name in files_of(cluster) if ".chunk" in name}
 
 
-def referred(cluster: Cluster, states: list[bytes | None]) -> set[str]:
+def referred_files(cluster: Cluster, states: list[bytes | None]) -> set[str]:
     held = [Manifest.parse(state) for state in states if state is not None]
     return {ref.name for manifest in held for side in manifest.windows for ref in side}
 
@@ -131,7 +131,7 @@ def test_two_hundred_batches_leave_only_what_a_restart_needs(kind, tmp_path):
 
 
 def _replay(running: Restarting, stream: Stream, by: int) -> None:
-    """Batches that were set back run again; the source gives the same tuples."""
+    """Run batches again that were set back; the source gives the same tuples."""
     batches = stream.batches
     for at in range(len(batches) - by, len(batches)):
         stream.batches = batches[: at + 1]
@@ -144,18 +144,18 @@ def _check_versions(running: Restarting) -> None:
     cluster = running.cluster
     there = files_of(cluster)
     for states in running.versions[-RETAIN - 1 :]:
-        assert referred(cluster, states) <= there
+        assert referred_files(cluster, states) <= there
 
 
 def _check_no_garbage(running: Restarting, stream: Stream) -> None:
-    """Once nothing fails for a while, all that is left is needed, whatever attempts had left behind."""
+    """Check that only needed files are left once nothing fails for a while."""
     cluster = running.cluster
     for _ in range(70):
         stream.batch(2, 2)
         cluster.watermark = stream.watermark()
         running.results.append(running._attempt(stream.batches[-1]))
         running.versions.append(list(cluster.states))
-    needed = referred(cluster, cluster.states) | {n for m in cluster.manifests() for n, _ in m.dropped}
+    needed = referred_files(cluster, cluster.states) | {n for m in cluster.manifests() for n, _ in m.dropped}
     assert chunks_of(cluster) == needed
     assert len(needed) < 80
     assert len(os.listdir(os.path.join(cluster.definition.root, FOLDER, "batch"))) <= 2
@@ -211,17 +211,17 @@ def test_a_partition_is_packed_once_in_a_run(tmp_path):
     table = stream.batch(30, 0)[0][0]
     turned = table.take(list(reversed(range(30))))
 
-    def packed(rows: pa.Table, run: str) -> list[dict]:
+    def record(rows: pa.Table, run: str) -> list[dict]:
         arrivals = pack(cluster.definition, 0, rows.to_batches(), cluster.store, "batch/0")
         rows = (references(arrival, cluster.definition, (0,)) for arrival in arrivals)
         found = record_once(cluster.store, f"batch/0/left-{run}.packed", rows)
         return [row for batch in found for row in batch.to_pylist()]
 
-    first = packed(table, "a")
-    assert packed(turned, "a") == first
-    assert packed(turned, "b")[0]["check"] != first[0]["check"]
+    first = record(table, "a")
+    assert record(turned, "a") == first
+    assert record(turned, "b")[0]["check"] != first[0]["check"]
     assert sorted(os.listdir(tmp_path / "batch" / "0")) == sorted(
-        ["left-a.packed", "left-b.packed", *(os.path.basename(r["name"]) for r in first + packed(table, "b"))]
+        ["left-a.packed", "left-b.packed", *(os.path.basename(r["name"]) for r in first + record(table, "b"))]
     )
 
 

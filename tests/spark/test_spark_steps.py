@@ -19,8 +19,9 @@ from handshake.kinds import INNER, KINDS
 from handshake.schema import UNITS
 from handshake.testing.oracle_values import TIME, rows
 from handshake.windows import TupleWindow, Windows
+from pairs import with_row_numbers
 from spark_kinds import expected_kind, matchable_rows
-from spark_steps import Cluster, arrivals_of, cut, definition_of, row_pairs, with_row_numbers
+from spark_steps import Cluster, arrivals_of, cut, definition_of, row_pairs
 from strategies import Case, expect, known_cases
 
 EXAMPLES = settings(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
@@ -64,7 +65,7 @@ def _crash(rng: Random, cluster: Cluster, parts) -> None:
 
 
 def check_files(definition: Definition, results, late: int) -> None:
-    """The folders hold what micro-batches that ended have given, and the late rows, once."""
+    """Check that the folders hold the results of micro-batches that ended, and the late rows, once."""
     if definition.options.late_to is not None:
         sides = zip(("left", "right"), ("row of left", "row of right"), strict=True)
         for side, name in sides:
@@ -124,7 +125,7 @@ def test_micro_batches_agree_with_the_oracle(tuning, case, seed, tmp_path_factor
 
 
 def check_kinds(case: Case, seed: int, root: str, tuning: Tuning) -> None:
-    """Rows without a match come in the micro-batch that makes them final, once, whatever the cuts do."""
+    """Check that rows without a match come once, in the micro-batch that makes them final, for any cuts."""
     rng = Random(f"kinds {seed}")
     kind = rng.choice([kind for kind in KINDS.values() if kind != INNER])
     tables = with_row_numbers(case)
@@ -174,7 +175,7 @@ def check_kinds(case: Case, seed: int, root: str, tuning: Tuning) -> None:
 
 
 def check_moments(cluster: Cluster, case: Case, tables, came, used, kind) -> None:
-    """Rows without a match come as soon as the watermark has passed the end of their window."""
+    """Check that rows without a match come as soon as the watermark has passed the end of their window."""
     unit = UNITS[cluster.definition.spec.unit]
     for side, (table, name) in enumerate(((case.left, case.left_time), (case.right, case.right_time))):
         window = case.windows[side]

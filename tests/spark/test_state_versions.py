@@ -46,7 +46,7 @@ class Restored:
         before = [max(at for n in range(batch) for _, _, at in rows_of(side, n)) for side in (0, 1)]
         return min(before) // 1000 * 1000 - 3 * SECOND
 
-    def expected(self) -> Counter[tuple[int, int]]:
+    def expected_pairs(self) -> Counter[tuple[int, int]]:
         """Return the pairs of the micro-batches since the checkpoint, by a double loop."""
         left, right = ([(n, *row) for n in range(self.batches) for row in rows_of(s, n)] for s in (0, 1))
         return Counter(
@@ -65,7 +65,7 @@ class Restored:
 
     def check(self) -> None:
         """Compare all results since the checkpoint with the double loop."""
-        assert Counter((row["l"], row["r"]) for row in self.sink.rows()) == self.expected()
+        assert Counter((row["l"], row["r"]) for row in self.sink.rows()) == self.expected_pairs()
         assert read_state(str(self.folder / "state")).damage() == []
 
 

@@ -61,7 +61,7 @@ def ask(root: Path, stream: Stream, left: int, right: int) -> Why:
     return handshake.why(*rows, state=root)
 
 
-def held(found: Why, side: str) -> str:
+def outcome_of_held(found: Why, side: str) -> str:
     return next(c.outcome for c in found.conditions if c.what == f"{side} row in the state")
 
 
@@ -78,7 +78,7 @@ def test_answers_agree_with_the_results(tmp_path: Path, window: str, how: str) -
     for left, right in [*rng.sample(recent, 30), *made[-15:], *rng.sample(old, 15)]:
         found = ask(tmp_path, stream, left, right)
         seen.add(found.joined)
-        both = held(found, "left") == held(found, "right") == "holds"
+        both = outcome_of_held(found, "left") == outcome_of_held(found, "right") == "holds"
         assert found.joined is not True or both
         if how == "left_semi":
             continue
