@@ -31,7 +31,7 @@ ROW = Row(
 )
 
 
-def packed(tuples: list[tuple[Any, ...]]) -> bytes:
+def pack_tuples(tuples: list[tuple[Any, ...]]) -> bytes:
     return b"".join(struct.pack(">i4s?h", n, symbol.encode(), up, price) for n, symbol, up, price in tuples)
 
 
@@ -50,7 +50,7 @@ def parse(frames: list[bytes], *, pattern: Any = (True,), ready: Any = (True,), 
 
 
 TUPLES = [(1, "UBSN", True, 100), (-2, "AB", False, -5)]
-GOOD = Frame(packed(TUPLES))
+GOOD = Frame(pack_tuples(TUPLES))
 
 
 tuples = st.lists(
@@ -71,7 +71,7 @@ def test_tuples_of_right_frames_come_out_in_order(
 ) -> None:
     frames = [
         Frame(
-            packed(each),
+            pack_tuples(each),
             options=data.draw(st.sampled_from([b"", b"\1" * 4])),
             udp_sum=data.draw(st.sampled_from([None, 0])),
             padding=data.draw(st.sampled_from([b"", b"\x55" * 18])),
@@ -86,7 +86,7 @@ def test_tuples_of_right_frames_come_out_in_order(
 WRONG = {
     "IP checksum": (replace(GOOD, ip_sum=0x1234), "malformed"),
     "UDP checksum": (replace(GOOD, udp_sum=0x1234), "malformed"),
-    "half a tuple": (replace(GOOD, payload=packed(TUPLES)[:-3]), "malformed"),
+    "half a tuple": (replace(GOOD, payload=pack_tuples(TUPLES)[:-3]), "malformed"),
     "IP version": (replace(GOOD, version=6), "malformed"),
     "fragment": (replace(GOOD, fragment=0x2000), "malformed"),
     "later fragment": (replace(GOOD, fragment=3), "malformed"),

@@ -32,7 +32,7 @@ ROWS = [
 ]
 
 
-def expected(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+def expected_highs(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     columns = {
         name: list(values)
         for name, values in zip(("Symbol", "Price", "Ts"), zip(*rows, strict=True), strict=True)
@@ -120,7 +120,7 @@ def test_frames_in_registers_out() -> None:
     drive(top, bench)
     assert found
     # Datagrams do not end a stream, so the windows of the last row stay open.
-    assert Counter(found) == Counter(expected(ROWS)) - Counter(expected(ROWS[-1:]))
+    assert Counter(found) == Counter(expected_highs(ROWS)) - Counter(expected_highs(ROWS[-1:]))
 
 
 def test_register_writes_in_registers_out() -> None:
@@ -142,7 +142,7 @@ def test_register_writes_in_registers_out() -> None:
         assert await bus.read("Trades_refused") == 0
 
     drive(top, bench)
-    assert sorted(found) == expected(ROWS)
+    assert sorted(found) == expected_highs(ROWS)
 
 
 def test_adapters_and_delay_are_in_the_report_the_picture_and_the_verilog() -> None:

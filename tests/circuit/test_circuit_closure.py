@@ -208,16 +208,16 @@ WRONG = ("enable", "RAM", "multiplexer")
 
 @pytest.mark.parametrize("rule", WRONG)
 def test_wrong_places_are_refused(chip: Chip, rule: str) -> None:
-    _misplaced(chip, rule)
+    _misplace(chip, rule)
 
 
 @pytest.mark.parametrize("rule", [WRONG[0], *(pytest.param(r, marks=pytest.mark.soak) for r in WRONG[1:])])
 def test_wrong_places_are_refused_by_nextpnr(chip: Chip, folder: Path, rule: str) -> None:
     with pytest.raises(HandshakeError, match="Placing design failed"):
-        chip.again(_misplaced(chip, rule), folder)
+        chip.again(_misplace(chip, rule), folder)
 
 
-def _misplaced(chip: Chip, rule: str) -> Placed:
+def _misplace(chip: Chip, rule: str) -> Placed:
     """Return the circuit with a cell where one rule forbids it, which an exchange refuses."""
     placed, _ = chip.read()
     tiles = Tiles(placed)
@@ -230,7 +230,7 @@ def _misplaced(chip: Chip, rule: str) -> Placed:
 
 
 def _wrong(placed: Placed, tiles: Tiles, rule: str) -> Iterator[tuple[Unit, Spot]]:
-    """Moves of one cell to a spot that is empty, and where one rule forbids it."""
+    """Yield moves of one cell to an empty spot where one rule forbids it."""
     wired = [(s, n) for s, n in tiles.registers.items() if "M" in placed.cells[n].nets]
     if rule == "enable":  # into a slice whose register is always enabled
         for spot, name in wired:

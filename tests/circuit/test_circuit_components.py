@@ -28,7 +28,7 @@ LESS = ("less", Compare("<", A, B, type=BOOL), BOOL)
 BEATS = [Beat(SMALL.pack((i, i))) for i in range(8)]
 
 
-def flagged(registered: bool = True) -> Compute:
+def compute_block(registered: bool = True) -> Compute:
     return Compute(SMALL, (LESS,), registered=registered)
 
 
@@ -36,10 +36,10 @@ BLOCKS = {
     "fifo": lambda: Fifo(SMALL, 4),
     "fifo of one": lambda: Fifo(SMALL, 1),
     "fifo in memory": lambda: Fifo(SMALL, 4, storage="memory"),
-    "select": lambda: Select(flagged().after, "less"),
+    "select": lambda: Select(compute_block().after, "less"),
     "project": lambda: Project(SMALL, (("x", "b"),)),
-    "compute": flagged,
-    "compute without register": lambda: flagged(False),
+    "compute": compute_block,
+    "compute without register": lambda: compute_block(False),
     "delay": lambda: Delay(SMALL, 3),
     "lookup": lambda: Lookup(SMALL, ("b",), 1, write_cycles=1),
 }
@@ -48,7 +48,7 @@ BLOCKS = {
 @pytest.mark.parametrize("name", BLOCKS)
 def test_latency_and_issue_rate_are_as_declared(name: str) -> None:
     block = BLOCKS[name]()
-    row = flagged().after if name == "select" else SMALL
+    row = compute_block().after if name == "select" else SMALL
     beats = [Beat(row.pack((i, 1, True)[: len(row.wires)])) for i in range(8)]
     at = 0
     if name == "lookup":  # the first tuple of a group takes longer: measured on its own below
@@ -150,7 +150,7 @@ def test_stages_compute_select_and_project(
     tuples: list[tuple[int, int]], offered: object, ready: object
 ) -> None:
     for registered in (True, False):
-        compute = flagged(registered)
+        compute = compute_block(registered)
         out = through(compute, SMALL, tuples, compute.after, pattern=offered, ready=ready)
         assert out == [(a, b, a < b) for a, b in tuples]
         select = Select(compute.after, "less", registered=registered)

@@ -28,12 +28,12 @@ ROWS = pytest.mark.parametrize("row", [WHOLE, SMALL, DECIMALS], ids=["whole", "s
 
 
 @lru_cache
-def made(kind: type[Divide], row: Row) -> tuple[Divide, Simulation]:
+def make_divide(kind: type[Divide], row: Row) -> tuple[Divide, Simulation]:
     block = kind(row)
     return block, Simulation(block)
 
 
-def packed(row: Row, values: dict[str, Any]) -> int:
+def pack_values(row: Row, values: dict[str, Any]) -> int:
     """Return a payload from the values of its members: an average has its sum and its count."""
     number = 0
     for name, each in row.layout:
@@ -98,8 +98,8 @@ def test_many_quotients(kind: type[Divide], row: Row, data: st.DataObject) -> No
 
 
 def check(kind: type[Divide], row: Row, data: st.DataObject, most: int) -> None:
-    given_ = [packed(row, each) for each in data.draw(st.lists(tuples(row), max_size=most))]
-    _, simulation = made(kind, row)
+    given_ = [pack_values(row, each) for each in data.draw(st.lists(tuples(row), max_size=most))]
+    _, simulation = make_divide(kind, row)
     feed = Feed([*map(Beat, given_), Beat(None, True)], data.draw(patterns))
     run = simulation.run({"i": feed}, ready={"o": data.draw(patterns)})
     assert run.outputs["o"][-1].eos
@@ -129,8 +129,8 @@ CLOSE = [
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rounding_is_to_nearest_even(kind: type[Divide]) -> None:
-    beats = [packed(WHOLE, {"k": 1, "k.null": 0, "a": a, "a.count": n, "t": 0}) for a, n in CLOSE]
-    run = made(kind, WHOLE)[1].run({"i": Feed([*map(Beat, beats), Beat(None, True)])})
+    beats = [pack_values(WHOLE, {"k": 1, "k.null": 0, "a": a, "a.count": n, "t": 0}) for a, n in CLOSE]
+    run = make_divide(kind, WHOLE)[1].run({"i": Feed([*map(Beat, beats), Beat(None, True)])})
     found = [value for _, value, _ in run.tuples("o", divided_row(WHOLE))]
     assert [_bits(value) for value in found] == [_bits(total / count) for total, count in CLOSE]
 
@@ -139,7 +139,7 @@ def test_rounding_is_to_nearest_even(kind: type[Divide]) -> None:
 @pytest.mark.parametrize("row", [WHOLE, DECIMALS], ids=["whole", "decimals"])
 def test_latency_and_issue_rate_are_as_declared(kind: type[Divide], row: Row) -> None:
     block = kind(row)
-    beats = [Beat(packed(row, {n: 1 for n, _ in row.layout})) for _ in range(4)]
+    beats = [Beat(pack_values(row, {n: 1 for n, _ in row.layout})) for _ in range(4)]
     latency, rate = latency_and_rate(block, beats)
     assert (latency, rate) == (block.latency, pytest.approx(block.issue_rate))
     assert block.latency == block.steps + 2

@@ -146,7 +146,7 @@ def test_an_arrangement_that_does_not_fit_is_refused() -> None:
 # What is counted.
 
 
-def fed(text: str, items: list[Any], **changes: Any) -> tuple[Compiled, Any]:
+def feed_and_run(text: str, items: list[Any], **changes: Any) -> tuple[Compiled, Any]:
     _, compiled, made = simulation(text, True, **changes)
     feeds = {
         name: feed(
@@ -166,17 +166,17 @@ def s(k: int, t: int | None) -> tuple[str, dict[str, Any]]:
 
 
 def test_tuples_that_leave_a_time_window_too_early_are_counted() -> None:
-    """A tuple is missed only if a partner may still come: the older of the two newest times says so."""
+    """A tuple is missed only if a partner may still come, by the older of the two newest times."""
     early = [r(1, 0), r(2, 1), r(3, 2), s(1, 3)]
-    compiled, run = fed(BY_TIME["band"], early, window_tuples=2)
+    compiled, run = feed_and_run(BY_TIME["band"], early, window_tuples=2)
     assert (run.probes["evicted"], len(run.tuples("o", compiled.outputs["o"]))) == (1, 2)
     in_time = [r(1, 0), s(1, 0), s(1, 20), r(2, 20), r(3, 21)]
-    assert fed(BY_TIME["band"], in_time, window_tuples=2)[1].probes["evicted"] == 0
+    assert feed_and_run(BY_TIME["band"], in_time, window_tuples=2)[1].probes["evicted"] == 0
 
 
 def test_late_tuples_and_those_without_a_time_are_counted() -> None:
     items = [r(1, 10), s(1, 10), r(1, 9), s(1, None), s(1, 10)]
-    compiled, run = fed(BY_TIME["band"], items, window_tuples=4)
+    compiled, run = feed_and_run(BY_TIME["band"], items, window_tuples=4)
     assert (run.probes["late"], run.probes["no_time"]) == (1, 1)
     assert len(run.tuples("o", compiled.outputs["o"])) == 2
 
@@ -221,13 +221,13 @@ TOLD = {
 def test_what_is_late_by_the_clocks_of_both_streams(name: str) -> None:
     plan, items, counts = parse_query(UNEVEN[name]), TOLD[name], query_oracle.Counts()
     wanted = query_oracle.run(plan, items, counts)["o"]
-    compiled, run = fed(UNEVEN[name], items, window_tuples=20, cores=1)
+    compiled, run = feed_and_run(UNEVEN[name], items, window_tuples=20, cores=1)
     assert (run.probes["late"], len(run.tuples("o", compiled.outputs["o"]))) == (counts.late, len(wanted))
 
 
 def test_tuples_of_no_stream_are_counted_once() -> None:
     items = [("Mux", {"kind": kind, "a": 1, "b": 1, "t": 0}) for kind in (1, 7, -3, 2, 9)]
-    compiled, run = fed(TUPLES["carried"], items, cores=1)
+    compiled, run = feed_and_run(TUPLES["carried"], items, cores=1)
     assert run.probes["unknown"] == 2
     assert len(run.tuples("o", compiled.outputs["o"])) == 4
 
@@ -279,8 +279,11 @@ def test_times_in_any_order_are_joined_as_in_process(data: st.DataObject) -> Non
 EIGHT = TUPLES["equality"].replace("SIZE 4", "SIZE 8").replace("SIZE 3", "SIZE 8")
 
 
-def measured(cores: int, join: str) -> tuple[Compiled, int, float]:
-    """Cycles to the result with the oldest tuple of a full window, and arrivals taken per cycle."""
+def measure(cores: int, join: str) -> tuple[Compiled, int, float]:
+    """Return the circuit, its cycles to the result with the oldest tuple of a full window, and its rate.
+
+    The rate is the number of arrivals taken per cycle.
+    """
     _, compiled, made = simulation(EIGHT, True, cores=cores, join=join)
     items = with_places(compiled, [*(r(n, 0) for n in range(8)), s(0, 0)])
     apart = {
@@ -288,7 +291,9 @@ def measured(cores: int, join: str) -> tuple[Compiled, int, float]:
         for name, row in compiled.inputs.items()
     }  # fmt: skip
     first = made.run(apart, stop_at_eos=False)
-    _, many = fed(EIGHT, [each for n in range(30) for each in (r(0, n), s(1, n))], cores=cores, join=join)
+    _, many = feed_and_run(
+        EIGHT, [each for n in range(30) for each in (r(0, n), s(1, n))], cores=cores, join=join
+    )
     taken = many.accepted["R"][16:30]
     latency = first.outputs["o"][0].cycle - first.accepted["S"][0]
     return compiled, latency, 2 * (len(taken) - 1) / (taken[-1] - taken[0])
@@ -299,13 +304,13 @@ APART = (True, *[False] * 60)
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_latency_and_issue_rate_of_an_ordered_join_are_as_declared(cores: int) -> None:
-    compiled, latency, rate = measured(cores, "ordered")
+    compiled, latency, rate = measure(cores, "ordered")
     assert (latency, rate) == (compiled.latency["o"], pytest.approx(compiled.issue_rate))
     assert latency == 3  # the join's two and the projection's register
 
 
 @pytest.mark.parametrize("cores", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_latency_and_issue_rate_of_a_handshake_join_are_no_worse_than_declared(cores: int) -> None:
-    compiled, latency, rate = measured(cores, "handshake")
+    compiled, latency, rate = measure(cores, "handshake")
     assert compiled.latency["o"] <= latency <= compiled.latency["o"] + 8
     assert compiled.issue_rate <= rate <= 1.3 * compiled.issue_rate

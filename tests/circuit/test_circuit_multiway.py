@@ -241,9 +241,12 @@ def holds(tests: list[Test], members: tuple[tuple[int, int | None], ...]) -> boo
     return True
 
 
-def combined(beats: list[tuple[Any, ...]], sizes: list[int], tests: list[Test]) -> list[tuple[Any, ...]]:
-    """The definition: of a beat the streams' tuples come one after the other, and the last to come finds the
-    others among the last of their streams."""
+def combine(beats: list[tuple[Any, ...]], sizes: list[int], tests: list[Test]) -> list[tuple[Any, ...]]:
+    """Return the combinations by their definition.
+
+    The tuples of a beat come one after the other, in the order of the streams. The last tuple of a
+    combination finds the others among the last ones of their streams.
+    """
     streams = [
         [(place, i, beat[i]) for place, beat in enumerate(beats) if beat[i] is not None]
         for i in range(len(sizes))
@@ -282,10 +285,10 @@ def check_scan(data: st.DataObject, most: int) -> None:
             there = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=data.draw(few) or 1))
             beats.append(tuple(data.draw(value) if i in there else None for i in range(n)))
         ready = {"results": data.draw(patterns)}
-        run = made.run({"arrivals": packed(beats, data.draw(patterns))}, ready=ready)
-        assert run.tuples("results", condition.result) == combined(beats, sizes, tests)
+        run = made.run({"arrivals": pack(beats, data.draw(patterns))}, ready=ready)
+        assert run.tuples("results", condition.result) == combine(beats, sizes, tests)
         assert run.outputs["results"][-1].eos
-        freely = made.run({"arrivals": packed(beats)})
+        freely = made.run({"arrivals": pack(beats)})
         taken = freely.accepted["arrivals"]
         cycles = most_cycles(held, lanes, [frozenset(range(n))])
         assert taken[-1] - taken[0] <= cycles * len(beats) + len(freely.outputs["results"])
@@ -305,10 +308,10 @@ def test_each_part_of_a_condition_is_asked(i: int, j: int) -> None:
         beats += [_alone(stream, (turn % 3 - at % 2, 1 - turn % 2)) for at, stream in enumerate(streams)]
         beats.append(tuple((turn % 2, at % 2) if at != turn % 4 else None for at in range(3)))
     run = simulate(
-        NestedScan(condition, (HeldTuples(2), HeldTuples(3), HeldTuples(2)), 2), {"arrivals": packed(beats)}
+        NestedScan(condition, (HeldTuples(2), HeldTuples(3), HeldTuples(2)), 2), {"arrivals": pack(beats)}
     )
-    wanted = combined(beats, [2, 3, 2], tests)
-    assert 0 < len(wanted) < len(combined(beats, [2, 3, 2], []))
+    wanted = combine(beats, [2, 3, 2], tests)
+    assert 0 < len(wanted) < len(combine(beats, [2, 3, 2], []))
     assert run.tuples("results", condition.result) == wanted
 
 
@@ -316,8 +319,8 @@ def test_each_part_of_a_condition_is_asked(i: int, j: int) -> None:
 def test_a_part_that_reads_no_stream_is_asked_too(value: bool | None) -> None:
     condition = Combination((ROW,) * 3, Literal(value, type=BOOL))
     beats = [_alone(stream, (0, 0)) for stream in (2, 1, 0, 1, 2)] + [((1, 1), None, (1, 1))]
-    run = simulate(NestedScan(condition, (HeldTuples(1),) * 3, 1), {"arrivals": packed(beats)})
-    wanted = combined(beats, [1, 1, 1], []) if value else []
+    run = simulate(NestedScan(condition, (HeldTuples(1),) * 3, 1), {"arrivals": pack(beats)})
+    wanted = combine(beats, [1, 1, 1], []) if value else []
     assert run.tuples("results", condition.result) == wanted
 
 
@@ -325,7 +328,7 @@ def _alone(stream: int, values: tuple[int, int]) -> tuple[Any, ...]:
     return tuple(values if i == stream else None for i in range(3))
 
 
-def packed(beats: list[tuple[Any, ...]], pattern: Any = (True,), end: bool = True) -> Feed:
+def pack(beats: list[tuple[Any, ...]], pattern: Any = (True,), end: bool = True) -> Feed:
     fed = []
     for beat in beats:
         flags = sum((values is not None) << i for i, values in enumerate(beat))
@@ -356,7 +359,7 @@ def item(stream: str, t: int | None, k: int = 1) -> tuple[str, dict[str, Any]]:
     return stream, {"k": k, **own, "t": t}
 
 
-def fed(text: str, items: list[Any], **changes: Any) -> tuple[Compiled, Any]:
+def feed_and_run(text: str, items: list[Any], **changes: Any) -> tuple[Compiled, Any]:
     _, compiled, made = simulation(text, **changes)
     feeds = {
         name: feed(
@@ -370,11 +373,11 @@ def fed(text: str, items: list[Any], **changes: Any) -> tuple[Compiled, Any]:
 def test_tuples_that_leave_a_time_window_too_early_are_counted() -> None:
     """A tuple is missed only if a partner may still come, by the slowest of the streams' clocks."""
     early = [item("R", 0), item("R", 1), item("R", 2), item("S", 2), item("U", 2)]
-    compiled, run = fed(BY_TIME["times"], early, window_tuples=2)
+    compiled, run = feed_and_run(BY_TIME["times"], early, window_tuples=2)
     assert (run.probes["evicted"], len(run.tuples("o", compiled.outputs["o"]))) == (1, 2)
     for newest, counted in ((7, 1), (8, 0)):  # U's clock is 2 behind; what is 8 later is out of the window
         rest = [item("S", newest), item("U", newest + 2), item("R", newest), item("R", newest + 1)]
-        _, run = fed(BY_TIME["times"], [item("R", 0), *rest], window_tuples=2)
+        _, run = feed_and_run(BY_TIME["times"], [item("R", 0), *rest], window_tuples=2)
         assert run.probes["evicted"] == counted
 
 
@@ -384,7 +387,7 @@ def test_the_time_of_a_result_is_the_latest_of_those_that_its_members_have() -> 
     items = [item("R", None), item("S", None), item("U", None), item("U", 2), item("R", 3), item("S", 5), item("U", 9)]  # fmt: skip
     counts = query_oracle.Counts()
     wanted = query_oracle.run(parse_query(text), items, counts)["o"]
-    compiled, run = fed(text, items, cores=2)
+    compiled, run = feed_and_run(text, items, cores=2)
     assert run.tuples("o", compiled.outputs["o"]) == [(row["n"],) for row in wanted]
     assert (len(wanted), run.probes["no_time"], run.probes["late"]) == (5, counts.no_time, counts.late)
     assert counts.no_time == 1  # of the first three, and of no others
@@ -461,12 +464,12 @@ def test_latency_and_rate_are_as_declared(lanes: int) -> None:
     held = (HeldTuples(4), HeldTuples(3), HeldTuples(2))
     block = NestedScan(Combination((ROW,) * 3, comparison((0, "k"), ">", (1, "k"))), held, lanes)
     beats = [*[((0, 0),) * 3] * 4, *[(None, None, (0, 0))] * 5]
-    taken = simulate(block, {"arrivals": packed(beats, end=False)}, stop_at_eos=False).accepted["arrivals"]
+    taken = simulate(block, {"arrivals": pack(beats, end=False)}, stop_at_eos=False).accepted["arrivals"]
     worst = {1: 1 + 4 * (1 + 3), 2: 1 + 4 * (1 + 2)}[lanes]  # of each of four tuples a scan of three
     assert ((taken[-1] - taken[-3]) / 2, most_cycles(held, lanes)) == (worst, worst)
     assert block.issue_rate == 1 / worst
     beats = [((1, 0), None, None), (None, (0, 0), None), (None, None, (0, 0))]
-    first = simulate(block, {"arrivals": packed(beats, end=False)}, stop_at_eos=False)
+    first = simulate(block, {"arrivals": pack(beats, end=False)}, stop_at_eos=False)
     assert first.outputs["results"][0].cycle - first.accepted["arrivals"][-1] == block.latency == 3
 
 
@@ -475,7 +478,7 @@ def test_an_arrival_in_several_streams_takes_no_more_than_declared() -> None:
     held, on = (HeldTuples(4), HeldTuples(3), HeldTuples(5)), comparison((1, "k"), ">", (2, "k"))
     every = [frozenset({0, 1, 2})]
     block = NestedScan(Combination((ROW,) * 3, on), held, 2, together=every)
-    feeds = {"arrivals": packed([((0, 0),) * 3] * 9, end=False)}
+    feeds = {"arrivals": pack([((0, 0),) * 3] * 9, end=False)}
     taken = simulate(block, feeds, stop_at_eos=False).accepted["arrivals"]
     # Stream 0's new tuple: three of stream 1 and its own, each with three rows and the own one of stream 2.
     most = 1 + (1 + (3 + 1) * (1 + 3 + 1)) + (4 - 1) * (1 + (3 - 1) * (1 + 1) + (1 + 4))
@@ -489,7 +492,7 @@ def test_the_condition_prunes_as_soon_as_it_can_be_decided() -> None:
     held, tests = (HeldTuples(4), HeldTuples(4), HeldTuples(4)), ((0, "k"), ">", (2, "k"))
     block = NestedScan(Combination((ROW,) * 3, comparison(*tests)), held, 2)
     beats = [*[((0, 0), (0, 0), (0, 0))] * 4, *[(None, None, (1, 0))] * 3]
-    taken = simulate(block, {"arrivals": packed(beats, end=False)}, stop_at_eos=False).accepted["arrivals"]
+    taken = simulate(block, {"arrivals": pack(beats, end=False)}, stop_at_eos=False).accepted["arrivals"]
     assert (taken[-1] - taken[-3]) / 2 == 1 + 2  # two rows of the first window
     assert most_cycles(held, 2) == 1 + 4 * (1 + 2)
 

@@ -37,7 +37,7 @@ class Netlist:
                     yield from ((name, port, bit) for bit in bits if isinstance(bit, int))
 
     def tables(self, bit: int) -> int:
-        """Look-up tables between the registers and a wire."""
+        """Count the look-up tables between the registers and a wire."""
         if bit not in self._levels:
             self._levels[bit] = self._tables(self.cells.get(self.drivers.get(bit, "")))
         return self._levels[bit]
@@ -56,22 +56,22 @@ class Netlist:
         return deepest + (cell["type"] == "LUT4")
 
     def longest(self) -> int:
-        """Look-up tables on the longest path between two registers."""
+        """Count the look-up tables on the longest path between two registers."""
         return max(self.tables(bit) for _, _, bit in self.pins("input"))
 
 
 @lru_cache
-def _placed(cores: int) -> Netlist:
+def _join_netlist(cores: int) -> Netlist:
     design = Design(cores, SEGMENT * cores, SEGMENT * cores)
     return Netlist(netlist(HandshakeJoin(papers_condition(), design)))
 
 
 def test_no_path_has_more_than_two_look_up_tables() -> None:
-    assert _placed(3).longest() == 2
+    assert _join_netlist(3).longest() == 2
 
 
 def test_no_read_address_reaches_more_than_a_part_of_a_word() -> None:
-    found = _placed(3)
+    found = _join_netlist(3)
     readers = Counter(bit for name, port, bit in found.pins("input") if port == "RAD")
     assert max(readers.values()) == 9  # of 17 or 24 memories of four bits each
     windows = Counter(
@@ -81,7 +81,7 @@ def test_no_read_address_reaches_more_than_a_part_of_a_word() -> None:
 
 
 def test_between_the_ends_of_the_line_are_registers_alone() -> None:
-    cells = _placed(3).cells
+    cells = _join_netlist(3).cells
     ways = [
         cell["type"] for name, cell in cells.items() if name.startswith(("circuit.there.", "circuit.back."))
     ]

@@ -213,7 +213,7 @@ DIVIDED = {
 @settings(FEW, max_examples=2)
 @given(data=st.data())
 def test_averages_are_divided_in_the_circuit(name: str, divider: str, data: st.DataObject) -> None:
-    plan, compiled, ready_made = divided(name, divider)
+    plan, compiled, ready_made = compile_divided(name, divider)
     items = physical(plan, data.draw(arrivals(plan, most=10)))
     ready = {output: data.draw(patterns) for output in compiled.outputs}
     run = ready_made.run(feeds_of(compiled, items, data.draw), ready=ready)
@@ -222,7 +222,7 @@ def test_averages_are_divided_in_the_circuit(name: str, divider: str, data: st.D
 
 
 @lru_cache(maxsize=8)
-def divided(name: str, divider: str) -> tuple[Plan, Compiled, Simulation]:
+def compile_divided(name: str, divider: str) -> tuple[Plan, Compiled, Simulation]:
     plan = parse_query(DIVIDED[name])
     compiled = compile_plan(plan, replace(bounds_of(plan, 3), divider=divider))
     return plan, compiled, Simulation(compiled.circuit())

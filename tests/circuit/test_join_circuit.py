@@ -113,7 +113,7 @@ def test_windows_in_block_ram_do_what_shorter_ones_do() -> None:
 
 
 def _negative(margin: int) -> tuple[Any, Any, Any]:
-    """All pairs match, and the output is slow: buffers fill up."""
+    """Return a join whose buffers fill up: all pairs match, and the output is slow."""
     design = Design(2, 8, 8, buffer=8, pipeline=3, margin=margin)
     order = [(i % 2, (1, i)) for i in range(40)]
     return jc.key_condition(), design, order
