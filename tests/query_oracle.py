@@ -46,7 +46,7 @@ class Stream:
 
 @dataclass
 class Counts:
-    """What was not in a window, and why."""
+    """Counts of tuples that were not in a window, by reason."""
 
     late: int = 0
     no_time: int = 0
@@ -56,7 +56,7 @@ Arrivals = Sequence[tuple[str, Row]]
 
 
 def run(plan: Plan, arrivals: Arrivals, counts: Counts | None = None) -> dict[str, list[Row]]:
-    """The rows of each result."""
+    """Return the rows of each result."""
     found = counts if counts is not None else Counts()
     seen: dict[str, Stream] = {}
     return {
@@ -108,15 +108,15 @@ def _source(node: Source, arrivals: Arrivals) -> Stream:
 
 
 def _project(node: algebra.Project, below: list[Stream], counts: Counts) -> Stream:
-    return _each(below[0], lambda rows: _projected(node, rows))
+    return _each(below[0], lambda rows: _project_rows(node, rows))
 
 
 def _select(node: algebra.Select, below: list[Stream], counts: Counts) -> Stream:
-    return _each(below[0], lambda rows: _selected(node, rows))
+    return _each(below[0], lambda rows: _select_rows(node, rows))
 
 
 def _apply(node: algebra.Apply, below: list[Stream], counts: Counts) -> Stream:
-    return _each(below[0], lambda rows: _applied(node, rows))
+    return _each(below[0], lambda rows: _apply_rows(node, rows))
 
 
 def _each(stream: Stream, step: Callable[[list[Row]], list[Row]]) -> Stream:
@@ -129,7 +129,7 @@ def _union(node: algebra.Union, below: list[Stream], counts: Counts) -> Stream:
 
 
 def _slowest(streams: list[Stream]) -> list[tuple[float, float]]:
-    """The least that the clocks of several streams show."""
+    """Return the least that the clocks of several streams show."""
     places = sorted({place for stream in streams for place, _ in stream.trace})
     return [(place, min(_shows(stream, place) for stream in streams)) for place in places]
 
@@ -182,7 +182,7 @@ def _asof(
         if not matches and not node.kind.preserved[0]:
             continue
         end = t.time + ahead
-        row = _padded(node, 0, t)
+        row = _pad(node, 0, t)
         if matches:
             best = max(matches, key=lambda match: match[0])[1]
             row |= {f"{node.names[1]}.{name}": value for name, value in best.row.items()}
@@ -191,7 +191,7 @@ def _asof(
         found.append(((place, end, own), Stamped(row, end, end, place)))
     if node.kind.preserved[0]:
         for own, t in _timeless(given, below[0]):
-            found.append(((t.place, BEGINNING, own), replace(t, row=_padded(node, 0, t))))
+            found.append(((t.place, BEGINNING, own), replace(t, row=_pad(node, 0, t))))
     return Stream([t for _, t in sorted(found, key=lambda match: match[0])], clock)
 
 
@@ -201,7 +201,7 @@ _MATCHES: dict[str, Callable[[int, int], bool]] = {
 
 
 def _place(value: Any) -> tuple[Any, ...]:
-    """The order of equally good rows, of which the last is taken: NULL, then NaN, then values."""
+    """Return the order of equally good rows: NULL, then NaN, then values. The last one is taken."""
     if value is None:
         return (0,)
     return (1,) if _key(value) == "NaN" else (2, value)
@@ -211,7 +211,7 @@ def _place(value: Any) -> tuple[Any, ...]:
 
 
 def _of_pairs(node: algebra.WindowJoin, pairs: list[Any]) -> Iterable[tuple[Any, Stamped]]:
-    """The results of pairs, which come before rows without a match that have the same place."""
+    """Yield the results of pairs, which come before rows without a match that have the same place."""
     given = set()
     for (key, t), own in pairs:
         if node.kind.pairs == "first":
@@ -231,7 +231,7 @@ def _alone(
     own: int,
     t: Stamped,
 ) -> tuple[Any, Stamped]:
-    """A row without a match: when it is final, or at once if it can match nothing."""
+    """Place a row without a match: when it is final, or at once if it can match nothing."""
     window = node.windows[side]
     end = None
     if window is not None and window.kind == "time":
@@ -249,12 +249,12 @@ def _alone(
         shown = max(t.clock, passed) if end is None else end
     else:
         shown = end
-    found = Stamped(_padded(node, side, t), end, shown, place)
+    found = Stamped(_pad(node, side, t), end, shown, place)
     return (place, 1, BEGINNING if end is None else end, side, own), found
 
 
 def _can_match_nothing(node: algebra.WindowJoin, side: int, t: Stamped) -> bool:
-    """Whether a part of the condition fails whatever the other row is."""
+    """Return whether a part of the condition fails for any other row."""
     rows = [_with_time(t), _with_time(t)]
     for part in conjuncts(node.on):
         if sides(part) <= {side} and evaluate(part, rows) is not True:
@@ -267,24 +267,24 @@ def _can_match_nothing(node: algebra.WindowJoin, side: int, t: Stamped) -> bool:
 
 
 def _timeless(given: Stream, timely: Stream) -> list[tuple[int, Stamped]]:
-    """The rows that have no time, where one is needed; with their numbers."""
+    """Return the rows that have no time although one is needed, with their numbers."""
     kept = [id(t) for t in timely.tuples]
     return [(own, t) for own, t in enumerate(given.tuples) if t.time is None and id(t) not in kept]
 
 
 def _without_time(node: algebra.WindowJoin, side: int, found: tuple[int, Stamped]) -> tuple[Any, Stamped]:
-    """A row without a time under a time window: it comes at once."""
+    """Place a row without a time under a time window: it comes at once."""
     own, t = found
-    return (t.place, 1, BEGINNING, side, own), replace(t, row=_padded(node, side, t))
+    return (t.place, 1, BEGINNING, side, own), replace(t, row=_pad(node, side, t))
 
 
-def _padded(node: algebra.WindowJoin, side: int, t: Stamped) -> Row:
+def _pad(node: algebra.WindowJoin, side: int, t: Stamped) -> Row:
     own = {f"{node.names[side]}.{k}": v for k, v in _shown_row(node, t).items()}
     return {f.name: own.get(f.name) for f in node.schema}
 
 
 def _with_time(t: Stamped) -> Row:
-    """A row as conditions see it: chains of joins compare the times of rows."""
+    """Add its time to a row, as chains of joins compare the times of rows."""
     return {**t.row, MEMBER_TIME: t.time}
 
 
@@ -293,7 +293,7 @@ def _shown_row(node: algebra.WindowJoin, t: Stamped) -> Row:
 
 
 def _timely(stream: Stream, trace: list[tuple[float, float]], counts: Counts) -> Iterable[Stamped]:
-    """Tuples that have a time, which the clock of the join had not passed when they came."""
+    """Yield tuples that have a time which the clock of the join had not passed when they came."""
     for t in stream.tuples:
         if t.time is None:
             counts.no_time += 1
@@ -317,7 +317,7 @@ def _together(node: algebra.WindowJoin, members: list[Stamped]) -> tuple[Any, St
 
 
 def _meet(node: algebra.WindowJoin, below: list[Stream], members: Sequence[tuple[int, Stamped]]) -> bool:
-    """Whether, when the last of them arrives, each member is in its window."""
+    """Return whether each member is in its window when the last of them arrives."""
     for (i, (own, a)), (j, (_, b)) in itertools.permutations(enumerate(members), 2):
         window = node.windows[i]
         if window is None:
@@ -364,7 +364,7 @@ def _by_time(
 
 
 def _covering(node: algebra.Windowing, time: int, first: int) -> list[tuple[int, int]]:
-    """The ends and starts of the windows that a time is in."""
+    """Return the ends and starts of the windows that a time is in."""
     unit, window = UNITS[node.clock.unit], node.window
     size, advance = window.size // unit, window.advance // unit
     offset = first if window.offset is None else window.offset // unit
@@ -440,34 +440,34 @@ def _body(node: Node, given: dict[str, list[Row]], bounds: tuple[int, int]) -> l
         case algebra.Parameter(name=name):
             return given[name]
         case algebra.Project():
-            return _projected(node, _body(node.input, given, bounds))
+            return _project_rows(node, _body(node.input, given, bounds))
         case algebra.Select():
-            return _selected(node, _body(node.input, given, bounds))
+            return _select_rows(node, _body(node.input, given, bounds))
         case algebra.Apply():
-            return _applied(node, _body(node.input, given, bounds))
+            return _apply_rows(node, _body(node.input, given, bounds))
         case algebra.Concat(inputs=inputs):
             parts = zip(*(_body(child, given, bounds) for child in inputs), strict=True)
             return [{k: v for row in rows for k, v in row.items()} for rows in parts]
         case algebra.Group():
-            return _grouped(node, _body(node.input, given, bounds), given, bounds)
+            return _group_rows(node, _body(node.input, given, bounds), given, bounds)
         case algebra.Aggregate():
             return [{node.name: _aggregate(node, _body(node.input, given, bounds), bounds)}]
     raise AssertionError(node)
 
 
-def _projected(node: algebra.Project, rows: list[Row]) -> list[Row]:
+def _project_rows(node: algebra.Project, rows: list[Row]) -> list[Row]:
     return [{new: row[old] for new, old in node.columns} for row in rows]
 
 
-def _selected(node: algebra.Select, rows: list[Row]) -> list[Row]:
+def _select_rows(node: algebra.Select, rows: list[Row]) -> list[Row]:
     return [row for row in rows if row[node.field] is True]
 
 
-def _applied(node: algebra.Apply, rows: list[Row]) -> list[Row]:
+def _apply_rows(node: algebra.Apply, rows: list[Row]) -> list[Row]:
     return [{**row, node.name: evaluate(node.operation, [row])} for row in rows]
 
 
-def _grouped(
+def _group_rows(
     node: algebra.Group, rows: list[Row], given: dict[str, list[Row]], bounds: tuple[int, int]
 ) -> list[Row]:
     groups: dict[Any, list[Row]] = {}
@@ -494,7 +494,7 @@ def _aggregate(node: algebra.Aggregate, rows: list[Row], bounds: tuple[int, int]
     if node.distinct:
         rows = _distinct(node, rows)
     for by in reversed(node.order):
-        rows = _sorted(by, rows)
+        rows = _sort_rows(by, rows)
     if node.function in _OF_ROWS:
         return _OF_ROWS[node.function](node, rows)
     values = [row[node.fields[0]] for row in rows if row[node.fields[0]] is not None]
@@ -507,7 +507,7 @@ def _aggregate(node: algebra.Aggregate, rows: list[Row], bounds: tuple[int, int]
 
 
 def _distinct(node: algebra.Aggregate, rows: list[Row]) -> list[Row]:
-    """The first of the rows with equal fields, and none with NULL."""
+    """Return the first of the rows with equal fields, and none with NULL."""
     found: dict[Any, Row] = {}
     for row in rows:
         if None not in [row[name] for name in node.fields]:
@@ -515,7 +515,7 @@ def _distinct(node: algebra.Aggregate, rows: list[Row]) -> list[Row]:
     return list(found.values())
 
 
-def _sorted(by: algebra.Ordering, rows: list[Row]) -> list[Row]:
+def _sort_rows(by: algebra.Ordering, rows: list[Row]) -> list[Row]:
     nulls = [row for row in rows if row[by.field] is None]
     others = [row for row in rows if row[by.field] is not None]
     others.sort(key=lambda row: _order(row[by.field]), reverse=by.descending)
@@ -527,7 +527,7 @@ def _count(node: algebra.Aggregate, rows: list[Row]) -> int:
 
 
 def _by(node: algebra.Aggregate, rows: list[Row]) -> Any:
-    """The value of the row in which the second column is an extreme; of several, of the last."""
+    """Return the value of the last row in which the second column is an extreme."""
     value, key = node.fields
     best = None
     for row in rows:
@@ -556,7 +556,7 @@ def _sum(values: list[Any], kind: Any, result: Any) -> Any:
 
 
 def _exact(values: list[float]) -> float:
-    """The sum of floats as if with unlimited digits, then rounded."""
+    """Sum floats as if with unlimited digits, then round."""
     if any(math.isnan(v) for v in values) or {math.inf, -math.inf} <= set(values):
         return math.nan
     if any(math.isinf(v) for v in values):
@@ -597,7 +597,7 @@ def _mode(values: list[Any], kind: Any, result: Any) -> Any:
 
 
 def _variance(values: list[Any], kind: Any, less: int) -> Fraction | None:
-    """Exactly; NULL with too few values, and NaN of those that are not finite."""
+    """Compute the exact variance; None if there are too few values."""
     if len(values) <= less:
         return None
     numbers = [_number(value, kind) for value in values]
@@ -610,7 +610,7 @@ def _number(value: Any, kind: Any) -> Fraction:
 
 
 def _spread(less: int, root: bool) -> Callable[[list[Any], Any, Any], Any]:
-    """A variance or its square root, rounded once."""
+    """Return a function for a variance or its square root, rounded once."""
 
     def spread(values: list[Any], kind: Any, result: Any) -> Any:
         if isinstance(kind, Float) and not all(map(math.isfinite, values)):
@@ -630,8 +630,8 @@ def _spread(less: int, root: bool) -> Callable[[list[Any], Any, Any], Any]:
 
 
 def _percentile(node: algebra.Aggregate, values: list[Any], kind: Any) -> float:
-    """As Spark computes it, step by step."""
-    ranked = _ranked(node, values)
+    """Compute a percentile step by step, as Spark does."""
+    ranked = _rank(node, values)
     place = (len(ranked) - 1) * float(node.constants[0])
     below, above = math.floor(place), math.ceil(place)
     low, high = (_double(ranked[at], kind) for at in (below, above))
@@ -644,15 +644,15 @@ def _double(value: Any, kind: Any) -> float:
     return value if isinstance(value, float) else float(_number(value, kind))
 
 
-def _ranked(node: algebra.Aggregate, values: list[Any]) -> list[Any]:
-    """The values of a percentile, with DESC the largest first."""
+def _rank(node: algebra.Aggregate, values: list[Any]) -> list[Any]:
+    """Sort the values of a percentile, with DESC the largest first."""
     ranked = sorted(values, key=_order)
     return ranked[::-1] if node.constants[1:] == ("DESC",) else ranked
 
 
 def _quantile(node: algebra.Aggregate, values: list[Any], kind: Any) -> Any:
     fraction = Fraction(node.constants[0])
-    return _ranked(node, values)[max(1, math.ceil(fraction * len(values))) - 1]
+    return _rank(node, values)[max(1, math.ceil(fraction * len(values))) - 1]
 
 
 def _join_texts(node: algebra.Aggregate, values: list[Any], kind: Any) -> str:

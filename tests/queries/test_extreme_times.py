@@ -36,13 +36,13 @@ QUERIES = {
 }
 
 
-def written(nanoseconds: int) -> str:
+def in_seconds(nanoseconds: int) -> str:
     return f"{nanoseconds // 10**9}.{nanoseconds % 10**9:09}"
 
 
 def text_of(name: str, unit: str, size: int, advance: int, lateness: int = 0) -> str:
-    """A query whose streams count such units, of which windows and lateness are given."""
-    k, step, late = (written(n * UNITS[unit]) for n in (size, advance, lateness))
+    """Return a query whose streams count `unit`s; windows and lateness are given in these units."""
+    k, step, late = (in_seconds(n * UNITS[unit]) for n in (size, advance, lateness))
     fields = f"(g int, v int, t long) TIMESTAMP BY t IN {unit} LATENESS {late}"
     declared = f"CREATE INPUT STREAM S {fields}; CREATE INPUT STREAM R {fields};"
     return declared + QUERIES[name].format(k=k, l=step)
@@ -50,7 +50,7 @@ def text_of(name: str, unit: str, size: int, advance: int, lateness: int = 0) ->
 
 @st.composite
 def items(draw: Any, streams: str) -> list[Item]:
-    """Tuples near one or two of the ends, or near zero."""
+    """Draw tuples near one or two of the ends, or near zero."""
     ends = draw(st.lists(st.sampled_from([-FAR, 0, FAR, -FAR // 2]), min_size=1, max_size=2))
     found = []
     for _ in range(draw(st.integers(1, 7))):
@@ -61,7 +61,7 @@ def items(draw: Any, streams: str) -> list[Item]:
 
 
 def shapes(unit: str, name: str = "panes") -> st.SearchStrategy[tuple[int, int, int]]:
-    """SIZE, ADVANCE and LATENESS; some as large as they can be written."""
+    """Return a strategy for SIZE, ADVANCE and LATENESS, some as large as they can be written."""
     most = (10**19 - 10**9) // UNITS[unit]
     if name in ("join", "three"):  # each is a compiled predicate of its own
         return st.sampled_from([(3, 5, 0), (min(FAR, most), most, min(FAR, most))])
@@ -85,7 +85,7 @@ def test_results_are_the_oracles(name: str, unit: str, data: st.DataObject) -> N
 # Panes, and tuples, in the tasks of Spark.
 
 
-def arrived(plan: Any, batches: list[list[Item]]) -> list[Item]:
+def in_time_order(plan: Any, batches: list[list[Item]]) -> list[Item]:
     return [item for batch in batches for item in by_time(plan, batch)]
 
 
@@ -105,7 +105,7 @@ def test_panes_of_a_partition_are_never_late_in_it(unit: str, data: st.DataObjec
         batches = [data.draw(items("S")) for _ in range(data.draw(st.integers(1, 3)))]
     plan = parse_query(text_of("panes", unit, *shape))
     query, counts = Query(plan), query_oracle.Counts()
-    wanted = query_oracle.run(plan, as_physical(query, arrived(plan, batches)), counts)
+    wanted = query_oracle.run(plan, as_physical(query, in_time_order(plan, batches)), counts)
     (output,) = optimise(plan).outputs
     source = next(node for node in walk(output) if isinstance(node, Source))
     blobs = [
@@ -136,7 +136,7 @@ def test_tuples_of_a_micro_batch_arrive_by_time(unit: str, data: st.DataObject |
         batches = [data.draw(items("S")) for _ in range(data.draw(st.integers(1, 3)))]
     plan = optimise(parse_query(text_of("tuples", unit, 4, 2)))
     query = Query(plan)
-    wanted = query_oracle.run(plan, as_physical(query, arrived(plan, batches)))
+    wanted = query_oracle.run(plan, as_physical(query, in_time_order(plan, batches)))
     sources = tuple(source for source in plan.inputs if source.name == "S")
     state = SavedState(lambda: TupleQuery(plan.outputs[0], sources))
     found = run_to_end(state, [[blob_of_rows(query, ["S"], batch)] for batch in batches])
@@ -173,7 +173,9 @@ def test_tuples_without_a_time_are_not_waited_for(tmp_path: Path) -> None:
 # What is refused.
 
 
-def pushed(kind: str, time: int, *more: tuple[str, str, int], query: str = QUERIES["tuples"]) -> None:
+def push_and_finish(
+    kind: str, time: int, *more: tuple[str, str, int], query: str = QUERIES["tuples"]
+) -> None:
     given = [("S", kind, time), *more]
     streams = [f"CREATE INPUT STREAM {n} (v int, t {k}) TIMESTAMP BY t;" for n, k, _ in given]
     made = Query("".join(streams) + query.format(k="4", l="4"))
@@ -186,14 +188,14 @@ def pushed(kind: str, time: int, *more: tuple[str, str, int], query: str = QUERI
 def test_a_time_beyond_62_bits(time: int) -> None:
     text = f"a time in column 't' of stream S is beyond 62 bits: {time}; times lie between -2\\^62 and 2\\^62"
     with pytest.raises(InputError, match=text):
-        pushed("long", time)
+        push_and_finish("long", time)
 
 
 def test_a_time_beyond_63_bits() -> None:
     with pytest.raises(
         InputError, match="a time in column 't' of stream S is beyond 62 bits: 18446744073709551615; "
     ):
-        pushed("uint64", 2**64 - 1)
+        push_and_finish("uint64", 2**64 - 1)
 
 
 def test_a_time_that_another_stream_counts_too_finely() -> None:
@@ -202,7 +204,7 @@ def test_a_time_that_another_stream_counts_too_finely() -> None:
         match="a time of 10000000000 s is beyond 62 bits in ns, which the other streams of a union or a join "
         r"count; declare all times in the same unit, such as timestamp\(0\)",
     ):
-        pushed("long", 10**10, ("R", "timestamp(9)", 5), query=QUERIES["union"])
+        push_and_finish("long", 10**10, ("R", "timestamp(9)", 5), query=QUERIES["union"])
 
 
 def test_a_window_of_results_that_end_too_late() -> None:
@@ -210,7 +212,7 @@ def test_a_window_of_results_that_end_too_late() -> None:
     with pytest.raises(
         HandshakeError, match=f"the time of a result of a window is beyond 62 bits: {2**62 + 3}; "
     ):
-        pushed("long", FAR, query=text.replace("{k}", "8"))
+        push_and_finish("long", FAR, query=text.replace("{k}", "8"))
 
 
 @pytest.mark.parametrize("slide", ["SIZE 4611686019 ADVANCE 1", "SIZE 1 ADVANCE 9999999999"])

@@ -22,7 +22,7 @@ OPERATORS = {
 TYPES = {f"{sign}int{bits}": (bits, sign) for sign in ("", "u") for bits in (8, 32, 64)}
 
 
-def kept(kind: str, condition: str, values: list[Any]) -> list[Any]:
+def select_rows(kind: str, condition: str, values: list[Any]) -> list[Any]:
     query = Query(f"CREATE INPUT STREAM S (x {kind}, n long); SELECT x, n FROM S WHERE {condition}")
     given = {"x": values, "n": list(range(len(values)))}
     batches = query.push("S", given)["result"]
@@ -39,7 +39,7 @@ def test_whole_numbers(kind: str, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.sampled_from([*ends, *([None] if data.draw(st.booleans()) else [])])))
     number = data.draw(st.sampled_from([*ends, low - 1, high + 1, -1, 7]))
     op = data.draw(st.sampled_from(list(OPERATORS)))
-    found = kept(kind, f"x {op} {number} AND n >= 1", values)
+    found = select_rows(kind, f"x {op} {number} AND n >= 1", values)
     assert found == [
         (value, n)
         for n, value in enumerate(values)
@@ -50,7 +50,7 @@ def test_whole_numbers(kind: str, data: st.DataObject) -> None:
 @settings(max_examples=30, deadline=None)
 @given(values=st.lists(st.sampled_from(["UBSN", "UBS", "", "é", None])), least=st.integers(-1, 4))
 def test_texts(values: list[str | None], least: int) -> None:
-    found = kept("string", f"x = 'UBSN' AND n > {least} AND x <> 'é'", values)
+    found = select_rows("string", f"x = 'UBSN' AND n > {least} AND x <> 'é'", values)
     assert found == [(value, n) for n, value in enumerate(values) if value == "UBSN" and n > least]
 
 

@@ -28,7 +28,7 @@ ON_SPARK = (*PAPER, "uneven", "lateness", "cascade", "union", "carried", "comput
 
 
 def prove(backend: Backend, text: str, data: st.DataObject, count: int = CASES, **options: Any) -> None:
-    """A back end gives what the oracle gives, whatever the streams."""
+    """Check that a back end gives what the oracle gives for any streams."""
     plan = parse_query(text)
     check(backend, plan, data.draw(many(arrivals(plan, **options), count)), data.draw)
 
@@ -37,19 +37,19 @@ def prove(backend: Backend, text: str, data: st.DataObject, count: int = CASES, 
 @FEW
 @given(data=st.data())
 def test_queries(name: str, data: st.DataObject) -> None:
-    text, options = named(name)
+    text, options = query_named(name)
     prove(Local(), text, data, **options)
 
 
 @pytest.mark.parametrize("name", ON_SPARK)
 def test_queries_on_spark(spark: Any, name: str) -> None:
-    text, options = named(name)
+    text, options = query_named(name)
     plan = parse_query(text)
     check(Spark(spark), plan, examples(plan, CASES, **options), None)
 
 
-def named(name: str) -> tuple[str, dict[str, Any]]:
-    """Return a query, and what its streams are like."""
+def query_named(name: str) -> tuple[str, dict[str, Any]]:
+    """Return a query, and options for the strategy of its streams."""
     if name in QUERIES:
         return "".join(QUERIES[name]), {}
     if name in PAPER:
@@ -147,7 +147,7 @@ def test_all_on_spark(spark: Any, name: str, data: st.DataObject) -> None:
 
 def at_length(name: str) -> tuple[str, dict[str, Any]]:
     """Return a query, and longer streams for it."""
-    text, options = named(name)
+    text, options = query_named(name)
     return text, {**options, "most": 80 if name in {*QUERIES, *PAPER} else 40}
 
 

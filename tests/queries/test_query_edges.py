@@ -19,8 +19,8 @@ from handshake.operators.query import Query
 from handshake.plan.query import parse_query
 
 
-def given(text: str, **columns: Any) -> pa.Table:
-    """The first result of a query on a stream S, which has a time of its own."""
+def first_result(text: str, **columns: Any) -> pa.Table:
+    """Run a query on a stream S, which has a time of its own, and return its first result."""
     query = Query(text)
     rows = len(next(iter(columns.values())))
     name = query.plan.outputs[0].name
@@ -28,7 +28,7 @@ def given(text: str, **columns: Any) -> pa.Table:
     return pa.Table.from_batches([*batches, *query.finish()[name]], query.schema(name))
 
 
-def declared(fields: str) -> str:
+def declare_stream(fields: str) -> str:
     return f"CREATE INPUT STREAM S ({fields}, tick long) TIMESTAMP BY tick; "
 
 
@@ -45,8 +45,8 @@ def test_groups_of_times_that_python_has_no_objects_for(kind: str, type_: pa.Dat
     whole = pa.int32() if kind == "date" else pa.int64()
     far = 2 ** (whole.bit_width - 2)
     values = pa.array([far, -far, far, None], whole)
-    text = declared(f"s {kind}") + "SELECT s, count() AS n FROM S [SIZE 9 ADVANCE 9 TIME] GROUP BY s"
-    found = given(text, s=values.view(type_))
+    text = declare_stream(f"s {kind}") + "SELECT s, count() AS n FROM S [SIZE 9 ADVANCE 9 TIME] GROUP BY s"
+    found = first_result(text, s=values.view(type_))
     assert found.column("s").combine_chunks().view(whole).to_pylist() == [far, -far, None]
     assert found.column("n").to_pylist() == [2, 1, 1]
 
@@ -62,8 +62,8 @@ def test_groups_of_times_that_python_has_no_objects_for(kind: str, type_: pa.Dat
     ],
 )
 def test_weighted_sums_are_exact_beyond_the_largest_float(values: list[float], total: float) -> None:
-    text = declared("x double") + "SELECT wsum(x, [1, 1, 1]) AS w FROM S [SIZE 3 ADVANCE 3 TUPLES]"
-    assert given(text, x=values).column("w").to_pylist() == [total]
+    text = declare_stream("x double") + "SELECT wsum(x, [1, 1, 1]) AS w FROM S [SIZE 3 ADVANCE 3 TUPLES]"
+    assert first_result(text, x=values).column("w").to_pylist() == [total]
 
 
 @pytest.mark.parametrize(
@@ -80,36 +80,36 @@ def test_weighted_sums_are_exact_beyond_the_largest_float(values: list[float], t
 def test_weighted_sums_are_exact_at_the_ends_of_types(
     kind: str, values: list[Any], weights: list[str]
 ) -> None:
-    text = declared(f"x {kind}") + f"SELECT wsum(x, [{', '.join(weights)}]) AS w FROM S [SIZE 2 TUPLES]"
+    text = declare_stream(f"x {kind}") + f"SELECT wsum(x, [{', '.join(weights)}]) AS w FROM S [SIZE 2 TUPLES]"
     given_as = pa.array(values, pa.uint64()) if kind == "uint64" else values
-    found = given(text, x=given_as).column("w").to_pylist()
+    found = first_result(text, x=given_as).column("w").to_pylist()
     newest, before = (Fraction(weight) for weight in weights)
     exact = [newest * Fraction(b) + before * Fraction(a) for a, b in pairwise(values[:-1])]
     assert [None if w is None else Fraction(w) for w in found] == [*exact, None]
 
 
 def test_a_median_with_too_many_digits_is_told() -> None:
-    text = declared("e decimal(38, 3)") + "SELECT median(e) AS m FROM S [SIZE 9 ADVANCE 9 TIME]"
+    text = declare_stream("e decimal(38, 3)") + "SELECT median(e) AS m FROM S [SIZE 9 ADVANCE 9 TIME]"
     most = pa.array([Decimal("9" * 35 + ".999")], pa.decimal128(38, 3))
     with pytest.raises(
         HandshakeError, match=r"a median has more digits than decimal\(38, 4\) holds; cast its argument"
     ):
-        given(text, e=most)
+        first_result(text, e=most)
 
 
 def test_a_sum_that_is_read_twice_keeps_its_range() -> None:
     ends = [2**63 - 1, -(2**63), None]
-    text = declared("l long") + "SELECT (l + l) + (l + l) AS n FROM S WHERE l + l = l + l OR l IS NULL"
-    found = given(text, l=pa.array(ends, pa.int64())).column("n").to_pylist()
+    text = declare_stream("l long") + "SELECT (l + l) + (l + l) AS n FROM S WHERE l + l = l + l OR l IS NULL"
+    found = first_result(text, l=pa.array(ends, pa.int64())).column("n").to_pylist()
     assert found == [4 * ends[0], 4 * ends[1], None]
 
 
 def test_zero_and_minus_zero_are_different_constants() -> None:
-    text = declared("x double") + "SELECT x * 0e0 AS p, x * -0e0 AS q FROM S INTO A; "
-    found = given(text, x=[1.0]).to_pylist()
+    text = declare_stream("x double") + "SELECT x * 0e0 AS p, x * -0e0 AS q FROM S INTO A; "
+    found = first_result(text, x=[1.0]).to_pylist()
     assert [math.copysign(1, found[0][name]) for name in ("p", "q")] == [1, -1]
     query = Query(
-        declared("x double") + "SELECT x * 0e0 AS p FROM S INTO A; SELECT x * -0e0 AS p FROM S INTO B"
+        declare_stream("x double") + "SELECT x * 0e0 AS p FROM S INTO A; SELECT x * -0e0 AS p FROM S INTO B"
     )
     both = query.push("S", {"x": [1.0], "tick": [0]})
     assert [math.copysign(1, both[name][0].column("p")[0].as_py()) for name in ("A", "B")] == [1, -1]
@@ -223,8 +223,8 @@ def test_results_of_one_window_are_joined_in_their_order() -> None:
 )
 def test_an_aggregate_may_be_called_like_a_key(selected: str, wanted: list[dict[str, int]]) -> None:
     window = "[SIZE 2 ADVANCE 2 TUPLES]"
-    text = declared("g int, v int") + f"SELECT {selected} FROM S {window} GROUP BY g HAVING max(g) > 0"
+    text = declare_stream("g int, v int") + f"SELECT {selected} FROM S {window} GROUP BY g HAVING max(g) > 0"
     rows = {"g": pa.array([7, 7, 8, 8], pa.int32()), "v": pa.array([1, 2, 3, 4], pa.int32())}
-    assert given(text, **rows).to_pylist() == wanted
+    assert first_result(text, **rows).to_pylist() == wanted
     done = run_plan(parse_query(text), {"S": {**rows, "tick": range(4)}}, Bounds(groups=2), engine="amaranth")
     assert done.results["result"].to_pylist() == wanted

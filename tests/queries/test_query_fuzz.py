@@ -1,5 +1,5 @@
 # ruff: noqa: PT017 - each text is either planned or refused
-"""Mutated queries: each is planned, and gives what the oracle gives, or is refused and told where."""
+"""Mutated queries: each is planned, and gives what the oracle gives, or is refused with a place."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ LIKELY = re.findall(
 """Words of queries that are valid, mostly: what takes such a word's place is often a query again."""
 
 
-def mutated(random: Random, words: Sequence[str] = WORDS, most: int = 4) -> str:
-    """A valid query with some tokens dropped, doubled, swapped, replaced or put in."""
+def make_mutant(random: Random, words: Sequence[str] = WORDS, most: int = 4) -> str:
+    """Drop, double, swap, replace or insert some tokens of a valid query."""
     tokens = TOKENS.findall(random.choice(VALID))
     for _ in range(random.randint(1, most)):
         at = random.randrange(len(tokens))
@@ -100,7 +100,7 @@ def check(text: str) -> None:
 def test_mutated_queries(seed: int) -> None:
     random = Random(seed)
     for _ in range(100):
-        check(mutated(random))
+        check(make_mutant(random))
 
 
 @pytest.mark.soak
@@ -108,13 +108,13 @@ def test_mutated_queries(seed: int) -> None:
 def test_many_mutated_queries(seed: int) -> None:
     random = Random(f"long {seed}")
     for _ in range(1000):
-        check(mutated(random))
+        check(make_mutant(random))
 
 
 def another(random: Random) -> Plan:
-    """The plan of a mutated query that is still a query."""
+    """Plan a mutated query that is still a query."""
     while True:
-        text = mutated(random, LIKELY, most=2)
+        text = make_mutant(random, LIKELY, most=2)
         try:
             plan = parse_query(text)
         except QueryError:
@@ -125,7 +125,7 @@ def another(random: Random) -> Plan:
 
 
 def declares_all(plan: Plan) -> bool:
-    """Whether inputs declare what the streams that they carry have: tuples are made up from declarations."""
+    """Return whether inputs declare all fields of the streams that they carry, as tuples need them."""
     own = {source.name: set(source.fields.names) for source in plan.inputs}
     return all(own[s.name] <= own[s.demux.stream] for s in plan.inputs if s.demux is not None)
 

@@ -34,7 +34,7 @@ ON_SPARK = (
 
 
 def prove(text: str, data: st.DataObject, count: int, most: int) -> None:
-    """The in-process engine gives what the oracle gives, whatever the streams."""
+    """Check that the in-process engine gives what the oracle gives for any streams."""
     plan = parse_query(TWO + text)
     check(Local(), plan, data.draw(many(arrivals(plan, most=most), count)), data.draw)
 
@@ -102,8 +102,8 @@ class Step:
         return f"{self.kind} JOIN {self.stream} {window} ON {self.same}.k = {self.stream}.k"
 
 
-def chained(rows: dict[str, Rows], size: int, steps: list[Step]) -> list[Combination]:
-    """The results of a chain that begins with R, as docs/queries.md says."""
+def chain_results(rows: dict[str, Rows], size: int, steps: list[Step]) -> list[Combination]:
+    """Return the results of a chain that begins with R, as docs/queries.md defines them."""
     combinations: list[Combination] = [{"R": row} for row in rows["R"]]
     sizes = {"R": size}
     for step in steps:
@@ -148,7 +148,7 @@ def _of_kind(
 
 @st.composite
 def chains(draw: Any) -> tuple[int, list[Step]]:
-    """A window of R, and two joins."""
+    """Draw a window of R, and two joins."""
     size = st.integers(1, 6)
     second = draw(st.sampled_from(["LEFT", "RIGHT", "FULL", "", "SEMI", "ANTI"]))
     first = draw(st.sampled_from(["LEFT", "RIGHT", "FULL"] if second in ("", "SEMI", "ANTI") else
@@ -158,7 +158,7 @@ def chains(draw: Any) -> tuple[int, list[Step]]:
 
 
 def prove_chain(data: st.DataObject) -> None:
-    """A chain has the results of its definition, if no row is late."""
+    """Check that a chain has the results of its definition, if no row is late."""
     size, steps = data.draw(chains())
     shown = ["v", "w", "z"] if steps[1].kind not in ("SEMI", "ANTI") else ["v", "w"]
     text = f"SELECT {', '.join(shown)} FROM R [SIZE {size / 1000} TIME] {' '.join(map(str, steps))}"
@@ -169,7 +169,7 @@ def prove_chain(data: st.DataObject) -> None:
     columns = {"v": "R", "w": "S", "z": "U"}
     wanted = [
         {name: (found.get(columns[name]) or {}).get(name) for name in shown}
-        for found in chained(rows, size, steps)
+        for found in chain_results(rows, size, steps)
     ]
     assert plain(results_together(query, slices(data.draw, items))) == plain({"result": wanted})
     assert query.metrics().late == 0
@@ -222,13 +222,13 @@ def test_a_row_gets_one_pair_in_a_search(kind: str, cores: int, monkeypatch: pyt
     made = 0
     push = JoinEngine.push
 
-    def counted(*given: Any) -> list[pa.RecordBatch]:
+    def count_rows(*given: Any) -> list[pa.RecordBatch]:
         nonlocal made
         found = push(*given)
         made += sum(batch.num_rows for batch in found)
         return found
 
-    monkeypatch.setattr(JoinEngine, "push", counted)
+    monkeypatch.setattr(JoinEngine, "push", count_rows)
     shown = "x" if kind.startswith("LEFT") else "y"
     text = f"SELECT {shown} FROM A [SIZE 500 TUPLES] {kind} JOIN B [SIZE 500 TUPLES] ON ABS(x - y) <= 300"
     found = 0
@@ -248,8 +248,8 @@ TWO_OF_SECONDS = """CREATE INPUT STREAM A (x int, t int) TIMESTAMP BY t;
     CREATE INPUT STREAM B (y int, t int) TIMESTAMP BY t;"""
 
 
-def pushed(text: str, *steps: tuple[str, dict[str, list[Any]]]) -> list[list[dict[str, Any]]]:
-    """The results of each step, and of the end."""
+def push_steps(text: str, *steps: tuple[str, dict[str, list[Any]]]) -> list[list[dict[str, Any]]]:
+    """Return the results of each step, and of the end."""
     with Query(TWO_OF_SECONDS + text) as query:
         found = [query.push(name, rows)["result"] for name, rows in steps]
         found.append(query.finish()["result"])
@@ -257,7 +257,7 @@ def pushed(text: str, *steps: tuple[str, dict[str, list[Any]]]) -> list[list[dic
 
 
 def test_a_row_without_a_match_comes_when_the_slower_clock_has_passed_its_window() -> None:
-    found = pushed(
+    found = push_steps(
         "SELECT x, y FROM A [SIZE 10 TIME] LEFT JOIN B [SIZE 10 TIME] ON x = y",
         ("A", {"x": [1, 2, None], "t": [0, 1, 2]}),
         ("A", {"x": [3], "t": [30]}),
@@ -269,7 +269,7 @@ def test_a_row_without_a_match_comes_when_the_slower_clock_has_passed_its_window
 
 
 def test_the_time_of_a_row_without_a_match_is_the_end_of_its_window() -> None:
-    found = pushed(
+    found = push_steps(
         """SELECT window_start() AS s, count() AS n, count(y) AS m FROM (SELECT x, y FROM A [SIZE 10 TIME]
             LEFT JOIN B [SIZE 10 TIME] ON x = y) [TUMBLE 10]""",
         ("A", {"x": [1, 2], "t": [5, 5]}),
@@ -279,7 +279,7 @@ def test_the_time_of_a_row_without_a_match_is_the_end_of_its_window() -> None:
 
 
 def test_an_as_of_join_gives_left_rows_when_the_slower_clock_has_passed_them() -> None:
-    found = pushed(
+    found = push_steps(
         "SELECT x, y FROM A LEFT ASOF JOIN B [SIZE 10 TIME] MATCH_CONDITION (A.t >= B.t) ON x = y OR y > 9",
         ("B", {"y": [1, 10], "t": [0, 3]}),
         ("A", {"x": [1, 1, None, 1], "t": [2, 3, 3, 13]}),
@@ -316,7 +316,7 @@ def test_of_right_rows_at_one_time_the_last_by_its_columns_is_taken() -> None:
     text = """SELECT x, y FROM A ASOF JOIN (SELECT -y AS z, y, t FROM B) [SIZE 10 TIME] b
         MATCH_CONDITION (A.t >= b.t)"""
     for rows in ([3, 1, 2], [1, 2, 3]):  # -y is the first column, and the last one by it is y = 1
-        found = pushed(text, ("B", {"y": rows, "t": [5, 5, 5]}), ("A", {"x": [0], "t": [6]}))
+        found = push_steps(text, ("B", {"y": rows, "t": [5, 5, 5]}), ("A", {"x": [0], "t": [6]}))
         assert found == [[], [], [{"x": 0, "y": 1}]]
 
 

@@ -86,7 +86,7 @@ WHY = {
 
 
 def partitions(draw: Any, items: list[Item]) -> list[list[list[Item]]]:
-    """Micro-batches of partitions."""
+    """Draw micro-batches of partitions."""
     batches: list[list[list[Item]]] = [[[]]]
     for item in items:
         where = draw(st.integers(0, 5))
@@ -225,7 +225,7 @@ def test_joins_go_on_at_length(name: str, data: st.DataObject) -> None:
 
 
 def run_saved(text: str, batches: list[list[Item]]) -> list[dict[str, Any]]:
-    """Results over micro-batches, with a restart between them; those of the oracle, and its counts."""
+    """Return results over micro-batches, with a restart between them; those of the oracle, and its counts."""
     plan = optimise(parse_query(text))
     query, output = Query(plan), plan.outputs[-1]
     sources = declared_sources(output, [source.name for source in plan.inputs])
@@ -360,7 +360,7 @@ def check_clocks(name: str, data: st.DataObject) -> None:
 
 
 def _results(query: Joining, made: Source, batch: list[Item]) -> Blob:
-    """What a micro-batch adds to a join."""
+    """Return the results that a micro-batch adds to a join."""
     query.push(batch[0][0], batch_of(query, batch[0][0], [row for _, row in batch]))
     chunk, schema = query.flow.chunk, arrow_schema(made)
     times = pa.array(chunk.times).view(schema.field(made.time).type)
@@ -374,7 +374,7 @@ def _results(query: Joining, made: Source, batch: list[Item]) -> Blob:
 
 
 def _clocks(query: Query, inputs: list[Source], batch: list[Item]) -> list[Blob]:
-    """What it makes the clocks of the join's inputs show."""
+    """Return the clocks of the inputs of a join after a micro-batch."""
     latest = max(row["t"] for _, row in batch)
     named = [at for at, source in enumerate(inputs, start=1) if source.name == batch[0][0]]
     return [Blob(at, 0, 0, latest.to_bytes(16, signed=True)) for at in named]

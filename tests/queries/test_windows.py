@@ -22,7 +22,7 @@ FEW = settings(max_examples=2, deadline=None, suppress_health_check=list(HealthC
 
 
 def prove(text: str, data: st.DataObject, **options: Any) -> None:
-    """The local engine gives what the oracle gives, whatever the streams and their batches."""
+    """Check that the local engine gives what the oracle gives for any streams in any batches."""
     plan = parse_query(text)
     check(Local(), plan, [data.draw(arrivals(plan, **options))], data.draw)
 
