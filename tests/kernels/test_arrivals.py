@@ -28,7 +28,7 @@ OFFSETS = ("10", "0.1", "-3", "9223372036854775807")
 
 @st.composite
 def pieces(draw):
-    """A slice of a batch with times, a number, a bool and a text, and a band join on the number."""
+    """Draw a slice of a batch with times, a number, a bool and a text, and a band join on the number."""
     kind, side = draw(st.sampled_from(list(KINDS))), draw(st.integers(0, 1))
     before, rows = draw(st.integers(0, 9)), draw(st.integers(1, 12))
     many = before + rows

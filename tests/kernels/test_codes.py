@@ -37,12 +37,12 @@ Around = tuple[float, int]
 
 
 def around(rng: Random, kind: pa.DataType) -> Around:
-    """Where numbers are, and how far they spread: often at an end, and so little that each has its code."""
+    """Draw the middle of some numbers, often an end, and their spread, often one code per number."""
     return rng.choice([0, *(end for end in NUMBERS[kind] if math.isfinite(end))]), rng.choice((1, 30, 100))
 
 
 def numbers(rng: Random, kind: pa.DataType, rows: int, near: Around) -> list[float | int | None]:
-    """Some at the ends, some missing; so that all need the same kernel, always some of both."""
+    """Draw numbers, some at the ends and some missing; always some of both, so all need the same kernel."""
     ends, (middle, spread) = NUMBERS[kind], near
     found = [
         rng.choice((*ends, None)) if rng.random() < 0.03 else middle + rng.randint(-spread, spread)
@@ -67,7 +67,7 @@ def fitting(value: float | int | None, kind: pa.DataType) -> float | int | None:
 
 
 def is_near(a: float | int | None, b: float | int | None, reach: float) -> bool:
-    """`a BETWEEN b - reach AND b + reach`."""
+    """Evaluate `a BETWEEN b - reach AND b + reach`."""
     return a is not None and b is not None and b - reach <= a <= b + reach
 
 
@@ -104,7 +104,7 @@ def test_scans_by_codes_miss_no_pair(side, kinds, seed):
 
 
 def test_limits_are_wider_than_what_floats_round_off():
-    """Where floats skip numbers, and each number has a code of its own."""
+    """The limits hold for floats that skip numbers, and if each number has a code of its own."""
     schema = pa.schema([("ts", pa.int64()), ("x", pa.int64()), ("y", pa.float32())])
     text = "l.x BETWEEN r.x - 2 AND r.x + 2 AND l.y BETWEEN r.y - 3 AND r.y + 3"
     spec = prepare(schema, schema, text, "60 s", time="ts", method="scan", tuning=Tuning(coded_from=1)).spec
@@ -147,7 +147,7 @@ def test_codes_grow_with_values(values):
 
 
 def engine_with(values: np.ndarray, text: str):
-    """One core, whose right window holds these numbers in both columns."""
+    """Start one core, whose right window holds these numbers in both columns."""
     plan = prepare(TIMED, TIMED, text, "60 s", time="ts", method="scan", cores=1)
     engine = plan.start()
     columns = [pa.array(np.zeros(len(values), np.int64)), pa.array(values.astype(np.int32))]
@@ -156,19 +156,19 @@ def engine_with(values: np.ndarray, text: str):
     return engine
 
 
-def asked(engine, monkeypatch) -> list[int]:
-    """From now on, how many blocks the predicate is asked about in each job."""
+def watch_blocks(engine, monkeypatch) -> list[int]:
+    """Return a list that gets the number of blocks which each job evaluates the predicate on."""
     seen, before = list[int](), shared_scan._Job.passed_blocks
 
-    def passed(job) -> int:
+    def watch(job) -> int:
         seen.append(before(job))
         return seen[-1]
 
-    monkeypatch.setattr(shared_scan._Job, "passed_blocks", passed)
+    monkeypatch.setattr(shared_scan._Job, "passed_blocks", watch)
     return seen
 
 
-def pushed(engine, x: int, y: float) -> int:
+def push_row(engine, x: int, y: float) -> int:
     row = pa.RecordBatch.from_pylist([{"ts": 1, "x": x, "y": y}], TIMED)
     return sum(batch.num_rows for batch in engine.push(0, row))
 
@@ -176,11 +176,11 @@ def pushed(engine, x: int, y: float) -> int:
 def test_the_predicate_is_asked_about_few_blocks(monkeypatch):
     values = np.random.default_rng(5).integers(0, 10_000, 100_000)
     engine = engine_with(values, BAND)
-    seen = asked(engine, monkeypatch)
+    seen = watch_blocks(engine, monkeypatch)
     try:
         for x, y in ((5000, 5000.0), (0, 9999.0), (77, 3.0)):
             near = (abs(values - x) <= 2) & (abs(np.roll(values, 7) - y) <= 2.5)
-            assert pushed(engine, x, y) == np.count_nonzero(near)
+            assert push_row(engine, x, y) == np.count_nonzero(near)
         assert engine.metrics().comparisons == 3 * 100_000  # of codes, at least
     finally:
         engine.close()
@@ -193,17 +193,17 @@ def test_codes_that_let_most_blocks_through_are_left_aside(monkeypatch):
     values = np.random.default_rng(6).integers(0, 100, 20_000)
     values[::5000] = 2**31 - 1
     engine = engine_with(values, BAND)
-    seen = asked(engine, monkeypatch)
+    seen = watch_blocks(engine, monkeypatch)
     near = (abs(values - 50) <= 2) & (abs(np.roll(values, 7) - 50) <= 2.5)
     try:
-        assert [pushed(engine, 50, 50.0) for _ in range(67)] == [np.count_nonzero(near)] * 67
+        assert [push_row(engine, 50, 50.0) for _ in range(67)] == [np.count_nonzero(near)] * 67
     finally:
         engine.close()
     blocks = 20_000 // 64
     assert seen == [blocks, *[0] * 64, blocks, 0]
 
 
-def timed(values: np.ndarray) -> pa.RecordBatch:
+def timed_batch(values: np.ndarray) -> pa.RecordBatch:
     columns = (np.ones(len(values)), values, np.roll(values, 7))
     arrays = [pa.array(c.astype(k.to_pandas_dtype())) for c, k in zip(columns, TIMED.types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=TIMED)
@@ -217,8 +217,8 @@ def test_batches_of_many_rows_are_scanned_by_codes(algorithm):
     assert "codes       of l.x, l.y, r.x, r.y, a byte each, which scans compare first" in plan.explain()
     engine = plan.start()
     try:
-        list(engine.push(1, timed(held)))
-        found = [*engine.push(0, timed(new)), *engine.drain(last=True)]
+        list(engine.push(1, timed_batch(held)))
+        found = [*engine.push(0, timed_batch(new)), *engine.drain(last=True)]
     finally:
         engine.close()
     near = abs(held - new[:, None]) <= 2
@@ -231,8 +231,8 @@ def test_a_core_gives_up_codes_of_clumped_values_for_a_while():
     clumped = rng.integers(0, 100, 20_000)
     clumped[::5000] = 2**31 - 1
     spec = prepare(TIMED, TIMED, BAND, "60 s", time="ts", method="scan").spec
-    core, window = JoinCore(spec), BasicWindow(spec.sides[1], timed(clumped))
-    piece, counts = BasicWindow(spec.sides[0], timed(rng.integers(0, 100, 70))), []
+    core, window = JoinCore(spec), BasicWindow(spec.sides[1], timed_batch(clumped))
+    piece, counts = BasicWindow(spec.sides[0], timed_batch(rng.integers(0, 100, 70))), []
     for _ in range(3):
         counts.append((sum(b.num_rows for b in core.probe(piece, [window])), core.coding.without))
     assert [without for _, without in counts] == [64, 63, 62]
@@ -241,14 +241,14 @@ def test_a_core_gives_up_codes_of_clumped_values_for_a_while():
 
 
 def test_only_two_bands_on_plain_numbers_have_codes():
-    def coded(text: str, **options: str) -> list[int]:
+    def count_coded(text: str, **options: str) -> list[int]:
         spec = prepare(TIMED, TIMED, text, "60 s", time="ts", **options).spec
         return [len(side.coded) for side in spec.sides]
 
-    assert coded(BAND, method="scan") == [2, 2]
-    assert coded(BAND) == [0, 0]  # by band index
-    assert coded("l.x BETWEEN r.x - 2 AND r.x + 2 AND l.y <= r.y", method="scan") == [0, 0]
-    assert coded(BAND.replace("r.x", "r.x * r.x"), method="scan") == [0, 0]
+    assert count_coded(BAND, method="scan") == [2, 2]
+    assert count_coded(BAND) == [0, 0]  # by band index
+    assert count_coded("l.x BETWEEN r.x - 2 AND r.x + 2 AND l.y <= r.y", method="scan") == [0, 0]
+    assert count_coded(BAND.replace("r.x", "r.x * r.x"), method="scan") == [0, 0]
 
 
 @settings(EXAMPLES, max_examples=10)

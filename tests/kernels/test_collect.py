@@ -33,7 +33,7 @@ VALUES = {
 
 @st.composite
 def runs(draw):
-    """Some batches of one schema, slices of longer ones, and rows of each."""
+    """Draw batches of one schema, slices of longer ones, and rows of each."""
     kinds = draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=4))
     batches, rows = [], []
     for _ in range(draw(st.integers(1, 3))):

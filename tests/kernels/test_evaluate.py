@@ -11,8 +11,8 @@ import pytest
 import handshake as hs
 
 
-def kept(column: pa.Array, condition: str) -> list:
-    """Values of `l.x` for which a condition on it holds."""
+def pick(column: pa.Array, condition: str) -> list:
+    """Return the values of `l.x` for which a condition on it holds."""
     return hs.join(pa.table({"x": column}), {"k": [1]}, condition).column("x").to_pylist()
 
 
@@ -20,13 +20,13 @@ def test_a_day_is_the_zone_s_own():
     early = pa.array([datetime(2023, 12, 31, 23, 30)], pa.timestamp("us", "UTC")).cast(
         pa.timestamp("us", "Europe/Berlin")
     )
-    assert len(kept(early, "CAST(l.x AS DATE) = DATE '2024-01-01'")) == 1
-    assert len(kept(early.cast(pa.timestamp("us", "UTC")), "CAST(l.x AS DATE) = DATE '2024-01-01'")) == 0
+    assert len(pick(early, "CAST(l.x AS DATE) = DATE '2024-01-01'")) == 1
+    assert len(pick(early.cast(pa.timestamp("us", "UTC")), "CAST(l.x AS DATE) = DATE '2024-01-01'")) == 0
 
 
 def test_text_with_an_offset_is_an_instant():
     texts = pa.array(["2024-01-01T01:00:00+01:00", "2024-01-01T00:00:00", "soon", None])
-    assert len(kept(texts, "CAST(l.x AS TIMESTAMP) = TIMESTAMP '2024-01-01 00:00:00'")) == 2
+    assert len(pick(texts, "CAST(l.x AS TIMESTAMP) = TIMESTAMP '2024-01-01 00:00:00'")) == 2
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,4 @@ def test_text_with_an_offset_is_an_instant():
     ],
 )
 def test_what_kernels_leave_to_arrow_and_python(values, condition, want):
-    assert sorted(kept(pa.array(values), condition), key=str) == sorted(want, key=str)
+    assert sorted(pick(pa.array(values), condition), key=str) == sorted(want, key=str)

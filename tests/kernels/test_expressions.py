@@ -36,7 +36,7 @@ class Case:
         self.rows = oracle.rows(self.table)
 
     def expression(self) -> tuple[str, Expr | None]:
-        """A text and its bound tree; None if it is refused."""
+        """Draw a text; return it with its bound tree, which is None if the text is refused."""
         rng = self.rng
         text = make_expression(
             rng, rng.choice(FAMILIES), rng.choice((1, 1, 2, 2, 3)), rng.choice((0.2, 0.5, 1.0))
@@ -47,7 +47,7 @@ class Case:
             return text, None
 
     def fold_row(self, bound: Expr, row: int) -> Any:
-        """The value for one row, by folding: each column is replaced by a constant."""
+        """Compute the value for one row by folding: each column is replaced by a constant."""
         values = self.rows[row]
         folded = fold(
             transform(bound, lambda e: Literal(values[e.name], type=e.type) if isinstance(e, Column) else e)
@@ -69,7 +69,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def in_nanoseconds(value: Any, kind: Type) -> Any:
-    """A value whose unit does not matter: constants take on the coarsest unit that is exact."""
+    """Convert times and spans to nanoseconds, as constants take on the coarsest unit that is exact."""
     if value is None or not isinstance(kind, (Timestamp, Interval)):
         return value
     return value * UNITS[kind.unit]

@@ -83,7 +83,7 @@ def _band_program():
 
 
 def _swept(program, columns, first, second, cells, size):
-    """Pairs of places that the kernel gives, in as many calls as buffers of that size need."""
+    """Return pairs of places that the kernel gives, in as many calls as buffers of that size need."""
     keys = (cells.low.dtype.str, cells.fences.dtype.str)
     kernel, found = look_up_kernel(program, 1, *keys, False), []
     outer, inner = (tuple(at for c in side for at in (c.ctypes.data, 0)) for side in columns)
@@ -182,7 +182,7 @@ def test_views_of_slices_start_where_the_slice_does(offset):
     assert seen.validity != 0
 
 
-def compiled(on, left, right):
+def compile_scan(on, left, right):
     spec = prepare(left.schema, right.schema, on, method="scan").spec
     columns = tuple(side.columns for side in spec.sides)
     return scan_kernel(Program(spec.interior, columns, True, False), 1), spec
@@ -191,7 +191,7 @@ def compiled(on, left, right):
 @pytest.mark.parametrize("cuts", [(0, 300), (0, 0, 1, 64, 65, 300), (0, 299, 300)])
 def test_a_scan_that_fills_its_buffers_goes_on_where_it_stopped(cuts):
     left, right = (pa.table({"x": np.arange(300, dtype=np.int32)}) for _ in range(2))
-    kernel, _ = compiled("l.x <= r.x", left, right)
+    kernel, _ = compile_scan("l.x <= r.x", left, right)
     others = (0,) * (address_words(1) - 1)
     start = (view(left.column("x").chunk(0), Int(32)).data, *others)
     runs = [view(right.column("x").chunk(0).slice(a, b - a), Int(32)) for a, b in pairwise(cuts)]

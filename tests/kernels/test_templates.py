@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(not is_available(), reason="the plain path has n
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder for compiled code."""
+    """Use an empty folder for compiled code."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     return tmp_path
 
@@ -100,7 +100,7 @@ def test_a_damaged_template_is_not_used(folder: Path) -> None:
     assert (loop(np.arange(5)), compilations(loop)) == (50, 1)
 
 
-def nested(number: int) -> Any:
+def compile_nested(number: int) -> Any:
     """Return a loop that calls another one, which is compiled for the same number."""
     with building(("nested", number), "nested"):
         times = times_intrinsic(number)
@@ -121,7 +121,7 @@ def nested(number: int) -> Any:
 
 def test_a_loop_that_calls_another_with_predicate_functions_leaves_no_template(folder: Path) -> None:
     for number in (3, 5):
-        loop = nested(number)
+        loop = compile_nested(number)
         assert (loop(np.arange(5)), compilations(loop)) == (21 * number, 1)
 
 

@@ -1,4 +1,4 @@
-"""What analysis finds in a predicate: the usual spellings, and that it never excludes a match."""
+"""Analysis of predicates: it finds the usual spellings, and never excludes a match."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ RIGHT = pa.schema(
 SCOPE = scope_of(LEFT, RIGHT)
 
 
-def analysed(text: str) -> Analysis:
+def analyse_text(text: str) -> Analysis:
     return analyse(bind(parse(text), SCOPE))
 
 
-def shown(bounds: Sequence[Bound]) -> list[str]:
+def show_bounds(bounds: Sequence[Bound]) -> list[str]:
     return [f"{show(b.left)} {b.op} {show(b.right)} + {b.offset + 0}" for b in bounds]
 
 
@@ -103,28 +103,28 @@ BANDS = [
 
 @pytest.mark.parametrize(("text", "wanted"), BANDS, ids=[text for text, _ in BANDS])
 def test_bounds(text: str, wanted: list[str]) -> None:
-    found = analysed(text)
-    assert shown(found.bounds) == wanted
+    found = analyse_text(text)
+    assert show_bounds(found.bounds) == wanted
     assert found.residual == ()
 
 
 def test_the_benchmark_of_the_field_has_two_bands() -> None:
-    found = analysed("x BETWEEN a - 10 AND a + 10 AND y BETWEEN b - 10 AND b + 10")
+    found = analyse_text("x BETWEEN a - 10 AND a + 10 AND y BETWEEN b - 10 AND b + 10")
     assert [len(band) for band in found.bands] == [2, 2]
     assert [show(band[0].left) for band in found.bands] == ["l.x", "l.y"]
 
 
 def test_two_sided_bands_come_first() -> None:
-    found = analysed("x < a AND d BETWEEN e AND e + 1")
+    found = analyse_text("x < a AND d BETWEEN e AND e + 1")
     assert [len(band) for band in found.bands] == [2, 1]
 
 
 def test_whole_numbers_are_exact_and_moved_float_constants_are_not() -> None:
-    assert analysed("x < a + 1").bounds[0].rounding == 0
-    assert analysed("d < e").bounds[0].rounding == 0
-    moved = analysed("d + 2 < e - 1").bounds[0]
+    assert analyse_text("x < a + 1").bounds[0].rounding == 0
+    assert analyse_text("d < e").bounds[0].rounding == 0
+    moved = analyse_text("d + 2 < e - 1").bounds[0]
     assert (moved.rounding, moved.magnitude) == (2.0**-53, 3.0)
-    assert analysed("y - b < 1").bounds[0].rounding == 2.0**-24
+    assert analyse_text("y - b < 1").bounds[0].rounding == 2.0**-24
 
 
 EQUALITIES = [
@@ -145,7 +145,7 @@ EQUALITIES = [
 
 @pytest.mark.parametrize(("text", "wanted"), EQUALITIES, ids=[text for text, _ in EQUALITIES])
 def test_equalities(text: str, wanted: str) -> None:
-    found = analysed(text)
+    found = analyse_text(text)
     assert [show_equality(e) for e in found.equalities] == [wanted]
     assert (found.bounds, found.residual) == ((), ())
 
@@ -171,24 +171,24 @@ RESIDUAL = [
 
 @pytest.mark.parametrize("text", RESIDUAL)
 def test_the_rest_is_checked_on_candidates(text: str) -> None:
-    found = analysed(text)
+    found = analyse_text(text)
     assert len(found.residual) == 1
     assert (found.equalities, found.bounds, found.left_only, found.right_only) == ((), (), (), ())
 
 
 def test_conditions_on_one_side_are_filters() -> None:
-    found = analysed("x > 3 AND p AND (a < 5 OR q) AND x < a AND x BETWEEN 1 AND 9")
+    found = analyse_text("x > 3 AND p AND (a < 5 OR q) AND x < a AND x BETWEEN 1 AND 9")
     assert [show(part) for part in found.left_only] == ["l.x > 3", "l.p", "l.x >= 1", "l.x <= 9"]
     assert [show(part) for part in found.right_only] == ["(r.a < 5) OR r.q"]
     assert len(found.bounds) == 1
 
 
 def test_predicates_that_never_hold() -> None:
-    assert analysed("1 = 2").never
-    assert analysed("x = a AND NULL IS NOT NULL").never
-    assert analysed("NULL").never
-    assert not analysed("TRUE").never
-    assert not analysed("x = a").never
+    assert analyse_text("1 = 2").never
+    assert analyse_text("x = a AND NULL IS NOT NULL").never
+    assert analyse_text("NULL").never
+    assert not analyse_text("TRUE").never
+    assert not analyse_text("x = a").never
 
 
 def test_python_callables_are_asked_about_candidates_only() -> None:
@@ -200,7 +200,7 @@ def test_python_callables_are_asked_about_candidates_only() -> None:
 
 def test_description() -> None:
     text = "x = a AND ABS(y - b) <= 10 AND d < e AND x > 3 AND q AND s LIKE z"
-    assert list(describe(analysed(text))) == [
+    assert list(describe(analyse_text(text))) == [
         "equality    l.x = r.a",
         "band        l.y <= r.b + 10.0",
         "band        l.y >= r.b - 10.0",
@@ -215,7 +215,7 @@ def test_description() -> None:
 
 
 def admits(bound: Bound, pair: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a bound, with the slack that its rounding asks for, lets a pair through."""
+    """Return whether a bound, with the slack that its rounding asks for, lets a pair through."""
     a, b = evaluate(bound.left, pair), evaluate(bound.right, pair)
     if a is None or b is None or a != a or b != b:
         return False
@@ -245,7 +245,7 @@ OVERFLOWS = [
 
 @pytest.mark.parametrize(("text", "d", "e"), OVERFLOWS)
 def test_sums_that_overflow_exclude_nothing(text: str, d: float, e: float) -> None:
-    found = analysed(text)
+    found = analyse_text(text)
     pair = ({"d": d}, {"e": e})
     assert evaluate(found.predicate, pair) is True
     assert all(admits(b, pair) for b in found.bounds)

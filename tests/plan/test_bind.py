@@ -63,15 +63,14 @@ def bind_text(text: str) -> Expr:
     return bind(parse(text), SCOPE)
 
 
-def typed(text: str) -> Any:
-    """The type of an expression."""
+def type_of(text: str) -> Any:
     tested = bind_text(f"({text}) IS NULL")
     assert isinstance(tested, IsNull)
     return tested.arg.type
 
 
 def constant(text: str) -> Literal:
-    """The constant on the right of a comparison."""
+    """Return the constant on the right of a comparison."""
     compare = bind_text(text)
     assert isinstance(compare, Compare)
     assert isinstance(compare.right, Literal)
@@ -347,7 +346,7 @@ RESULTS = [
 
 @pytest.mark.parametrize(("text", "kind"), RESULTS, ids=[text for text, _ in RESULTS])
 def test_result_types(text: str, kind: Any) -> None:
-    assert typed(text) == kind
+    assert type_of(text) == kind
 
 
 BERLIN = "timestamp[ns, Europe/Berlin]"

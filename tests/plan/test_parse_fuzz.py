@@ -65,8 +65,8 @@ WORDS = (
 )
 
 
-def mutated(rng: Random) -> str:
-    """A valid predicate with a few tokens or characters deleted, doubled, replaced or moved."""
+def make_mutant(rng: Random) -> str:
+    """Delete, double, replace or move a few tokens or characters of a valid predicate."""
     text = rng.choice(VALID)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 5))):
         parts = TOKENS.findall(text) if rng.random() < 0.7 else list(text)
@@ -91,7 +91,7 @@ def mutated(rng: Random) -> str:
 
 
 def outcome(text: str) -> Expr | None:
-    """The bound predicate, analysed and shown as `explain` does, or None where it is refused."""
+    """Bind a predicate, analyse and show it as `explain` does; return None if it is refused."""
     try:
         tree = parse(text)
         assert isinstance(tree, Expr)
@@ -110,11 +110,11 @@ def test_the_predicates_to_mutate_are_valid(text: str) -> None:
 
 
 def run(seed: int, count: int) -> int:
-    """How many of so many mutants are still predicates."""
+    """Count the mutants that are still predicates, of a given number."""
     rng = Random(seed)
     accepted = 0
     for _ in range(count):
-        text = mutated(rng)
+        text = make_mutant(rng)
         try:
             accepted += outcome(text) is not None
         except Exception as error:

@@ -84,7 +84,7 @@ _WHERES = {
 
 @st.composite
 def texts(draw: Any, joins: bool) -> str:
-    """Several statements that feed each other."""
+    """Draw several statements that feed each other."""
     streams = ["R", "S"]
     parts = [STREAMS]
     for at in range(draw(st.integers(1, 3))):
@@ -113,7 +113,7 @@ LONG = settings(max_examples=3000, deadline=None, suppress_health_check=list(Hea
 
 
 def equivalent(data: st.DataObject, rules: Any, joins: bool) -> None:
-    """A rewritten plan gives what the oracle gives for the plan as it was."""
+    """Check that a rewritten plan gives what the oracle gives for the original plan."""
     plan = parse_query(data.draw(texts(joins)))
     items = data.draw(arrivals(plan, most=20))
     wanted = query_oracle.run(plan, as_physical(Query(plan), items))
@@ -151,7 +151,7 @@ def test_all_rules_at_length(data: st.DataObject) -> None:
 
 
 def one(text: str, *names: str) -> Any:
-    """The first result of a plan under the rules of these names."""
+    """Return the first result of a plan under the rules of these names."""
     plan = parse_query(STREAMS + text)
     return optimise(plan, tuple(rule for rule in RULE_SETS["local"] if rule.__name__ in names)).outputs[0]
 
@@ -199,8 +199,8 @@ def test_filters_stay_above_what_counts_tuples() -> None:
 _KINDS = ("LEFT", "RIGHT", "FULL", "LEFT SEMI", "LEFT ANTI", "RIGHT SEMI", "RIGHT ANTI")
 
 
-def filtered(kind: str, on: str, where: str = "TRUE", held: str = "[SIZE 1 TIME]") -> tuple[bool, bool]:
-    """Whether there are selections below the left and below the right side of a join."""
+def filtered_sides(kind: str, on: str, where: str = "TRUE", held: str = "[SIZE 1 TIME]") -> tuple[bool, bool]:
+    """Return whether there are selections below the left and below the right side of a join."""
     text = f"SELECT * FROM R {held} x {kind} JOIN S {held} y ON x.k = y.k AND {on} WHERE {where}"
     join = next(n for n in walk(one(text, "push_down_filters")) if isinstance(n, WindowJoin))
     return "Select" in kinds(join.inputs[0]), "Select" in kinds(join.inputs[1])
@@ -223,17 +223,17 @@ def test_right_rows_of_an_as_of_join_are_filtered_by_on_alone() -> None:
 
 
 def test_conditions_of_on_stay_above_preserved_rows() -> None:
-    both = {kind: filtered(kind, "x.v > 1 AND y.v > 1") for kind in _KINDS}
+    both = {kind: filtered_sides(kind, "x.v > 1 AND y.v > 1") for kind in _KINDS}
     assert both == {
         "LEFT": (False, True), "RIGHT": (True, False), "FULL": (False, False), "LEFT SEMI": (True, True),
         "LEFT ANTI": (False, True), "RIGHT SEMI": (True, True), "RIGHT ANTI": (True, False),
     }  # fmt: skip
-    assert filtered("LEFT", "y.v > 1", held="[SIZE 2 TUPLES]") == (False, False)
+    assert filtered_sides("LEFT", "y.v > 1", held="[SIZE 2 TUPLES]") == (False, False)
 
 
 def test_conditions_of_where_stay_above_rows_that_may_be_null() -> None:
-    left = {kind: filtered(kind, "TRUE", "x.v > 1") for kind in _KINDS if not kind.startswith("RIGHT ")}
-    right = {kind: filtered(kind, "TRUE", "y.v > 1") for kind in _KINDS if not kind.startswith("LEFT ")}
+    left = {kind: filtered_sides(kind, "TRUE", "x.v > 1") for kind in _KINDS if not kind.startswith("RIGHT ")}
+    right = {kind: filtered_sides(kind, "TRUE", "y.v > 1") for kind in _KINDS if not kind.startswith("LEFT ")}
     none = (False, False)
     assert left == {
         "LEFT": (True, False), "RIGHT": none, "FULL": none, "LEFT SEMI": (True, False),
@@ -243,8 +243,8 @@ def test_conditions_of_where_stay_above_rows_that_may_be_null() -> None:
         "LEFT": none, "RIGHT": (False, True), "FULL": none, "RIGHT SEMI": (False, True),
         "RIGHT ANTI": (False, True),
     }  # fmt: skip
-    assert filtered("LEFT", "TRUE", "x.v > y.v") == none
-    assert filtered("LEFT", "TRUE", "x.v > 1", held="[SIZE 2 TUPLES]") == none
+    assert filtered_sides("LEFT", "TRUE", "x.v > y.v") == none
+    assert filtered_sides("LEFT", "TRUE", "x.v > 1", held="[SIZE 2 TUPLES]") == none
 
 
 def test_columns_that_nobody_reads_go() -> None:
