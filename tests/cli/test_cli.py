@@ -76,7 +76,7 @@ def test_no_results(handshake: Any, inputs: tuple[Path, Path]) -> None:
 
 
 def some_inputs(tmp_path: Path, rows: int = 300) -> tuple[Path, Path]:
-    """Two Parquet files in no order of time."""
+    """Write two Parquet files in no order of time."""
     numbers = random.Random(7)
     paths = (tmp_path / "l.parquet", tmp_path / "r.parquet")
     for path in paths:
@@ -230,7 +230,7 @@ def test_nobody_reads_the_summary(inputs: tuple[Path, Path]) -> None:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A join that would take long, caught in the middle of its work."""
+    """Start a join that would take long, and wait until it is in the middle of its work."""
     paths = some_inputs(tmp_path, 60_000)
     folder = tmp_path / "out"
     folder.mkdir()
@@ -276,7 +276,7 @@ def test_termination_leaves_no_half_written_output(running: Any, tmp_path: Path)
 
 
 def in_terminal(*arguments: str | Path) -> str:
-    """What a command writes to a standard error that is a terminal."""
+    """Return the text that a command writes to a standard error that is a terminal."""
     master, slave = pty.openpty()
     command = [*COMMAND, *map(str, arguments)]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}

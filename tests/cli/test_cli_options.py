@@ -41,7 +41,7 @@ COMMON = {
     "explain": {"query", "backend", "circuit"},
     "demo": {"seconds", "rate", "save", "backend", "live", "live_at"},
 }  # fmt: skip
-"""What every back end of a command uses."""
+"""The options that every back end of a command uses."""
 ARGUMENTS = {
     "run": ["nowhere.sql"],
     "join": ["nowhere.csv", "nowhere.csv", "--on", "l.x = r.a", "--window", "9 tuples"],
@@ -78,18 +78,18 @@ def _parameters(command: str) -> dict[str, Any]:
 
 
 def _option(command: str, name: str, value: str | None = None) -> list[str]:
-    """An option as one types it."""
+    """Return an option as a user types it."""
     parameter = _parameters(command)[name]
     flag = parameter.opts[0]
     return [flag] if parameter.is_flag else [flag, value or VALUES.get(name, "3")]
 
 
-def _typed(command: str, option: list[str], backend: str) -> list[str]:
+def _arguments(command: str, option: list[str], backend: str) -> list[str]:
     explains = command == "explain" and backend == "circuit"
     return [command, *ARGUMENTS[command], *option, *(["--circuit"] if explains else ["--backend", backend])]
 
 
-def _called(command: str, *backends: str) -> str:
+def _show_backends(command: str, *backends: str) -> str:
     if command != "explain":
         return f"--backend {' or '.join(backends)}"
     return " or ".join("--circuit" if each == "circuit" else f"--backend {each}" for each in backends)
@@ -122,8 +122,8 @@ def test_what_a_back_end_would_ignore_is_refused(
     capfd: pytest.CaptureFixture[str], command: str, name: str, backend: str
 ) -> None:
     option = _option(command, name)
-    told = run_here(capfd, *_typed(command, option, backend)).complaint
-    assert told == f"{option[0]} is only supported by {_called(command, *USES[command][name])}"
+    told = run_here(capfd, *_arguments(command, option, backend)).complaint
+    assert told == f"{option[0]} is only supported by {_show_backends(command, *USES[command][name])}"
 
 
 @pytest.mark.parametrize(("command", "name", "backend"), USED)
@@ -132,12 +132,12 @@ def test_what_a_back_end_uses_is_not_refused(
 ) -> None:
     """The complaint is about the file, which is not there: it is looked for after options."""
     option = _option(command, name, "cpu" if name == "device" else None)  # a GPU need not be here
-    assert "nowhere" in run_here(capfd, *_typed(command, option, backend)).complaint
+    assert "nowhere" in run_here(capfd, *_arguments(command, option, backend)).complaint
 
 
 def test_a_default_that_is_typed_counts(capfd: pytest.CaptureFixture[str]) -> None:
     for name, value in (("buffer", "8"), ("simulator", "auto"), ("join", "auto"), ("divider", "pipelined")):
-        told = run_here(capfd, *_typed("run", _option("run", name, value), "local")).complaint
+        told = run_here(capfd, *_arguments("run", _option("run", name, value), "local")).complaint
         assert told == f"--{name} is only supported by --backend circuit"
 
 
@@ -147,11 +147,11 @@ def test_a_value_that_asks_for_nothing_may_be_spelled_out(
     capfd: pytest.CaptureFixture[str], name: str, value: str, backend: str
 ) -> None:
     options = [*_option("join", name, value), "--method", "auto", "--cores", "2"]
-    assert "nowhere" in run_here(capfd, *_typed("join", options, backend)).complaint
+    assert "nowhere" in run_here(capfd, *_arguments("join", options, backend)).complaint
 
 
 def test_a_back_end_that_nobody_knows_is_told_of_first(capfd: pytest.CaptureFixture[str]) -> None:
-    told = run_here(capfd, *_typed("run", ["--vcd", "w.vcd"], "circiut")).complaint
+    told = run_here(capfd, *_arguments("run", ["--vcd", "w.vcd"], "circiut")).complaint
     assert told == "unknown backend 'circiut'; choose local, spark, circuit; did you mean 'circuit'?"
 
 

@@ -201,7 +201,7 @@ def _folder_run(folder: Path, *options: str) -> list[str]:
     return [*asked, "--bad", str(folder / "kept.csv"), *options]
 
 
-def _kept(folder: Path) -> dict[int, str]:
+def _reasons(folder: Path) -> dict[int, str]:
     return {row["row"]: row["reason"] for row in csv.read_csv(folder / "kept.csv").to_pylist()}
 
 
@@ -216,7 +216,7 @@ def test_lines_that_are_no_json_are_bad_rows_in_a_folder_too(folder, capsys, bac
     told = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["Trades", "4", "rows"] in told
     assert ["bad", "2", "rows"] in told
-    assert _kept(folder) == {
+    assert _reasons(folder) == {
         4: "the line is not a JSON object (row 2 of 'b.jsonl')",
         5: "1099511627776 in column 'Price' is not int32 (row 3 of 'b.jsonl')",
     }
@@ -234,7 +234,7 @@ def test_rows_of_a_folder_of_csv_files_are_read_by_their_declaration(folder, cap
     (folder / "many" / "d.csv").write_text("Ts,Price,Symbol\n2024-01-01 00:00:01,x,UBSN\n")
     assert run(_folder_run(folder)) == 0
     assert "Trades  6 rows" in capsys.readouterr().out
-    assert _kept(folder) == {
+    assert _reasons(folder) == {
         7: "'UBSNX' in column 'Symbol' is not string(4) (row 4 of 'b.csv')",
         8: "'x' in column 'Price' is not int32 (row 5 of 'b.csv')",
         9: "2 fields where the header has 3 (row 6 of 'b.csv')",
@@ -260,7 +260,7 @@ def test_values_of_several_kinds_in_json_lines_are_bad_rows_where_they_do_not_fi
     (folder / "j.jsonl").write_text("".join(lines) + '{"Symbol": "UBSN", "Ts": null}\nnull\n')
     asked = ["run", str(folder / "q.sql"), "--input", f"Trades={folder / 'j.jsonl'}"]
     assert run([*asked, "--bad", str(folder / "kept.csv"), "--output", f"UBS={folder / 'o.csv'}"]) == 0
-    assert _kept(folder) == {
+    assert _reasons(folder) == {
         2: "'x' in column 'Price' is not int32",
         4: "true in column 'Price' is not int32",
         5: "a list in column 'Price' is not int32",
@@ -389,14 +389,14 @@ def test_a_pace_lets_rows_wait_for_their_times(folder, capsys):
     assert "Trades  3 rows" in capsys.readouterr().out
 
 
-def started(folder, *outputs):
+def start_query(folder, *outputs):
     command = [sys.executable, "-m", "handshake.cli", "run", str(folder / "q.sql"), "--input", "Trades=-"]
     pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([*command, *outputs], **pipe)
 
 
 def test_rows_of_standard_input_are_taken_as_they_come(folder):
-    with started(folder, "--output", "UBS=-") as process:
+    with start_query(folder, "--output", "UBS=-") as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(ROWS.encode())
@@ -414,7 +414,7 @@ def test_rows_of_standard_input_are_taken_as_they_come(folder):
 @pytest.mark.parametrize("ends_too", [False, True])
 def test_ctrl_c_finishes_what_has_come(folder, ends_too):
     out = folder / "counts.csv"
-    with started(folder, "--output", "UBS=-", "--output", f"Counts={out}") as process:
+    with start_query(folder, "--output", "UBS=-", "--output", f"Counts={out}") as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(ROWS.encode())

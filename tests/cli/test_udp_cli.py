@@ -175,12 +175,12 @@ def test_ctrl_c_finishes_what_has_come(
     port, pushed = free_port(), []
     push_together = Query.push_together
 
-    def counted(self: Query, given: dict[str, Any]) -> Any:
+    def count_rows(self: Query, given: dict[str, Any]) -> Any:
         found = push_together(self, given)
         pushed.extend(len(rows) for rows, _ in given.values())
         return found
 
-    monkeypatch.setattr(Query, "push_together", counted)
+    monkeypatch.setattr(Query, "push_together", count_rows)
 
     def interrupt() -> None:
         send_all(port, QUERY)

@@ -72,7 +72,7 @@ def test_any_run_of_rows_can_be_read_again(
 def test_a_torn_file_is_cut_at_the_last_whole_batch(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], unsynced: int, torn: int, index_torn: int
 ) -> None:
-    """Whatever number of bytes is missing at the end of data and index, whole batches are kept, others go."""
+    """If any number of bytes is missing at the end of data and index, only whole batches are kept."""
     folder, total, ends = tmp_path_factory.mktemp("log"), 0, [0]
     log = LogWriter(folder, SCHEMA, sync=1e9)
     for at, size in enumerate(sizes):

@@ -39,7 +39,7 @@ def trades(count: int) -> pa.Table:
     return table.select(TRADES.schema.names).cast(TRADES.schema)
 
 
-def collected(receiver: UdpReceiver, **options: Any) -> dict[str, pa.Table]:
+def collect(receiver: UdpReceiver, **options: Any) -> dict[str, pa.Table]:
     found: dict[str, list[pa.RecordBatch]] = {}
     for batches in receiver.batches(**options):
         for name, batch in batches.items():
@@ -64,7 +64,7 @@ def test_what_is_sent_is_received(
         with UdpSender(receiver.endpoint, TRADES, per_datagram=per_datagram, offload=offload) as sender:
             count = sender.send(sent)
             sender.end()
-        got = collected(receiver, ends=1, idle=30)
+        got = collect(receiver, ends=1, idle=30)
         counters = receiver.counters
     assert got["Trades"].equals(sent)
     assert count == -(-5_000 // per_datagram)
@@ -79,7 +79,7 @@ def test_prepared_tuples_are_sent_again_with_new_numbers() -> None:
             prepared = sender.prepare(sent)
             assert [sender.send_prepared(prepared) for _ in range(3)] == [34] * 3
             sender.end()
-        got = collected(receiver, ends=1, idle=30)
+        got = collect(receiver, ends=1, idle=30)
         counters = receiver.counters
     assert got["Trades"].equals(pa.concat_tables([sent] * 3))
     assert (counters.datagrams - counters.ends, counters.missing, counters.out_of_sequence) == (102, 0, 0)
@@ -111,7 +111,7 @@ def test_gaps_senders_and_bad_datagrams_are_told_apart(tmp_path: Path) -> None:
             b.sendto((101).to_bytes(8, "big") + b"\0\0\0\2\0", address)
             b.sendto(b"short", address)
             b.sendto((102).to_bytes(8, "big") + b"\0" * 400, address)
-        got = collected(receiver, idle=0.6)
+        got = collect(receiver, idle=0.6)
         counters = receiver.counters
     assert got["T"].column("x").to_pylist() == [1, 1, 1, 1, 2, 3]
     assert (counters.datagrams, counters.tuples, counters.malformed) == (8, 6, 3)
@@ -135,7 +135,7 @@ def test_strict_stops_and_ports_in_use_are_told() -> None:
         with pytest.raises(
             InputError, match=r"malformed datagram of 3 bytes.*first bytes are 61 62 63. Unless"
         ):
-            collected(receiver, idle=10)
+            collect(receiver, idle=10)
 
 
 def test_several_streams_in_one_input_go_to_their_logs(tmp_path: Path) -> None:

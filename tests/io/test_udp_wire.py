@@ -31,7 +31,7 @@ soup = st.lists(interesting, max_size=60).map(b"".join)
 
 
 def datagrams(payloads: list[bytes], gap: int = 3) -> Datagrams:
-    """As an inbox holds them: with other bytes between them."""
+    """Lay out payloads as an inbox holds them, with other bytes between them."""
     starts, flat = [], b"\xee" * gap
     for payload in payloads:
         starts.append(len(flat))
@@ -47,7 +47,7 @@ def datagrams(payloads: list[bytes], gap: int = 3) -> Datagrams:
 
 
 def plain(batch: pa.RecordBatch | None) -> list[tuple[Any, ...]]:
-    """Rows with timestamps and dates as numbers and NaN as a text, so that they compare."""
+    """Return rows that compare: timestamps and dates as numbers, and NaN as a text."""
     if batch is None:
         return []
     columns = [_numbers(batch.column(n)).to_pylist() for n in range(batch.num_columns)]
@@ -70,7 +70,7 @@ def layout_of(fields: list[str]) -> Layout:
 
 @st.composite
 def feeds(draw: st.DrawFn) -> tuple[dict[str, tuple[list[str], int | None]], bool, list[bytes]]:
-    """Streams, whether there are sequence numbers, and datagrams, most of which make sense."""
+    """Draw streams, whether there are sequence numbers, and datagrams, most of which make sense."""
     several = draw(st.booleans())
     marks: list[int | None] = [68, 70] if several else [None]
     head = ["uint8"] if several else []

@@ -36,7 +36,7 @@ QUERY = """CREATE INPUT STREAM Trades (Price int, Ts int) TIMESTAMP BY Ts;
            SELECT max(Price) AS High FROM Trades [SIZE 60 ADVANCE 60 TIME] INTO Highs"""
 
 
-def joined(**options: Any) -> hs.Join:
+def start_join(**options: Any) -> hs.Join:
     join = hs.Join(
         left=ROWS,
         right=ROWS,
@@ -70,7 +70,7 @@ def value(text: str, name: str, **labels: str) -> float:
 
 def test_the_text_has_the_figures_of_joins_and_queries() -> None:
     name = 'odd "name" \\ with\nlines and <b>'
-    with joined() as join, hs.Query(QUERY) as query:
+    with start_join() as join, hs.Query(QUERY) as query:
         query.push("Trades", {"Price": [1, 2], "Ts": [0, 100]})
         text = export(join, name=name).add(query, "highs").text()
         figures = join.metrics()
@@ -128,7 +128,7 @@ def test_a_join_of_three_streams_has_figures_of_each() -> None:
 
 
 def test_every_sample_belongs_to_a_documented_family_with_its_labels() -> None:
-    with joined() as join:
+    with start_join() as join:
         text = export(join).text()
     known = {family.sample: {*family.labels, "query", "engine"} for family in FAMILIES.values()}
     for name, labels in samples(text):
@@ -148,7 +148,7 @@ def test_the_bounds_of_latencies_are_those_of_the_histogram_and_counts_are_cumul
 
 
 def test_the_endpoint_serves_what_a_scraper_asks_for() -> None:
-    with joined() as join, export(join, name="served", address="127.0.0.1:0") as exporter:
+    with start_join() as join, export(join, name="served", address="127.0.0.1:0") as exporter:
         asked = urllib.request.Request(exporter.address, headers={"Accept": "application/openmetrics-text"})
         with urllib.request.urlopen(asked) as answer:
             assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
@@ -167,7 +167,7 @@ def test_opentelemetry_reads_the_same_values() -> None:
     metrics = pytest.importorskip("opentelemetry.sdk.metrics")
     reader = pytest.importorskip("opentelemetry.sdk.metrics.export").InMemoryMetricReader()
     provider = metrics.MeterProvider(metric_readers=[reader])
-    with joined() as join:
+    with start_join() as join:
         export(join, name="otel", provider=provider)
         held = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
         figures = join.metrics()
@@ -184,7 +184,7 @@ def test_opentelemetry_reads_the_same_values() -> None:
 
 
 def test_an_ended_join_keeps_its_last_figures_and_is_not_kept_alive() -> None:
-    join = joined()
+    join = start_join()
     watch = Watch(join, "short")
     assert watch.snapshots()[0].state == "running"
     join.close()

@@ -454,7 +454,7 @@ def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def announced(stream: Any) -> str:
+def announced_url(stream: Any) -> str:
     for line in stream:
         if line.startswith("live page at "):
             return str(line.split()[-1])
@@ -472,7 +472,7 @@ def test_commands_show_their_runs_and_one_page_shows_all(tmp_path: Path) -> None
     try:
         assert join.stderr is not None
         assert collected.stdout is not None
-        url = announced(join.stderr)
+        url = announced_url(join.stderr)
         found = wait_until(
             lambda: (q := queries(url).get("left and right")) and q["state"] == "ended" and q["last"] and q
         )
@@ -484,7 +484,7 @@ def test_commands_show_their_runs_and_one_page_shows_all(tmp_path: Path) -> None
         row = quote('{"t": 1, "x": 1}'), quote('{"t": 2, "x": 2}')
         answer = ask(url, f"/why?name=left%20and%20right&row={row[0]}&row={row[1]}")[2]
         assert "no   l.x = r.x: 1 = 2" in json.loads(answer)["text"]
-        everything = announced(collected.stdout)
+        everything = announced_url(collected.stdout)
         wait_until(lambda: queries(everything).get("left and right", {}).get("results") == found["results"])
     finally:
         for process in (join, collected):

@@ -24,7 +24,7 @@ EVIL = "<img src=x onerror='document.title=1'><script>document.title=2</script>"
 
 
 @contextmanager
-def pushed(name: str, page: Page) -> Iterator[hs.Join]:
+def busy_join(name: str, page: Page) -> Iterator[hs.Join]:
     """Yield a join on the page that rows are pushed into all the time."""
     over = threading.Event()
     with hs.Join(left=ROWS, right=ROWS, on="l.x <= r.x", window="1 second", time="t", ordered=True) as join:
@@ -66,7 +66,7 @@ def test_it_loads_updates_survives_a_restart_and_shows_data_as_text(browser: Bro
         browser.resize(1280, 900)
         browser.open(page.url)
         wait_until(lambda: "Nothing runs yet" in browser.text("#empty"))
-        with pushed(f"first {EVIL}", page) as join:
+        with busy_join(f"first {EVIL}", page) as join:
             wait_until(lambda: browser.text("#name") == f"first {EVIL}")
             wait_until(lambda: "rows/s" in browser.text(".stream.left .big"))
             before = rows_so_far(browser)
@@ -79,7 +79,7 @@ def test_it_loads_updates_survives_a_restart_and_shows_data_as_text(browser: Bro
             browser.ask("document.getElementById('why-ask').click()")
             wait_until(lambda: browser.text("#why-answer").startswith("the rows "))
         wait_until(lambda: browser.text("#facts").startswith("ended"))
-        with pushed(f"first {EVIL}", page), pushed("second", page):
+        with busy_join(f"first {EVIL}", page), busy_join("second", page):
             wait_until(lambda: browser.text("#facts").startswith("running"))
             before = rows_so_far(browser)
             wait_until(lambda: rows_so_far(browser) != before)
@@ -98,7 +98,7 @@ def test_it_loads_updates_survives_a_restart_and_shows_data_as_text(browser: Bro
 
 
 def test_it_fits_a_phone_and_a_dark_room(browser: Browser) -> None:
-    with Page("127.0.0.1:0") as page, pushed("on a phone", page):
+    with Page("127.0.0.1:0") as page, busy_join("on a phone", page):
         browser.resize(375, 812, dark=True)
         browser.open(page.url)
         wait_until(lambda: browser.ask("document.querySelectorAll('#charts path.series').length") >= 5)
@@ -173,7 +173,7 @@ def test_labels_of_the_histogram_are_apart_on_a_phone(browser: Browser) -> None:
 
 
 def test_a_link_chooses_the_query_also_on_an_open_page_with_a_token(browser: Browser) -> None:
-    with Page("127.0.0.1:0", "aGVs+bG8=") as page, pushed("first", page), pushed("a & b", page):
+    with Page("127.0.0.1:0", "aGVs+bG8=") as page, busy_join("first", page), busy_join("a & b", page):
         browser.resize(1280, 900)
         before = len(browser.complaints)
         browser.open(f"{page.url}#query=first")
