@@ -189,13 +189,13 @@ EXPECTED = {
 
 @pytest.fixture
 def earlier(tmp_path):
-    def kept(name: str) -> str:
+    def write_results(name: str) -> str:
         path = tmp_path / f"kept_{name}.json"
         data = {"benchmark": name, "machine": "a machine", "quick": False, **EARLIER[name]}
         path.write_text(json.dumps(data))
         return str(path)
 
-    return kept
+    return write_results
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -359,12 +359,12 @@ def test_latency(capsys):
 
 
 @cache
-def counted(arrangement: str, cores: int, name: str) -> Counts:
+def counts_of(arrangement: str, cores: int, name: str) -> Counts:
     return work.count_work(arrangement, cores, name, ticks=64, batch=8192)
 
 
 def shares(arrangement: str, cores: int, name: str, what: str) -> tuple[float, float]:
-    values = getattr(counted(arrangement, cores, name), what)
+    values = getattr(counts_of(arrangement, cores, name), what)
     mean = sum(values) / cores
     return min(values) / mean, max(values) / mean
 

@@ -64,8 +64,8 @@ def test_clock_for_a_given_rate(tmp_path: Path) -> None:
     assert [row.clock for row in published.TABLE[:2]] == [50, 25]
 
 
-def _known(folder: Path, cores: int, clocks: dict[int, float]) -> None:
-    """Files as a run leaves them."""
+def _write_known(folder: Path, cores: int, clocks: dict[int, float]) -> None:
+    """Write files as a run leaves them."""
     seedless, digest = (circuit_synth._Task(folder, "local", cores, seed).digest for seed in (None, 1))
     cells = {"luts": 100 * cores, "registers": 9}
     common = {"design": "local", "cores": cores, "digest": digest}
@@ -80,8 +80,8 @@ def _known(folder: Path, cores: int, clocks: dict[int, float]) -> None:
 def test_synthesis_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / circuit_synth.FOLDER
     folder.mkdir()
-    _known(folder, 2, {1: 100.0, 2: 120.0, 3: 110.0})
-    _known(folder, 4, {1: 90.0, 2: 99.0, 3: 105.0})
+    _write_known(folder, 2, {1: 100.0, 2: 120.0, 3: 110.0})
+    _write_known(folder, 4, {1: 90.0, 2: 99.0, 3: 105.0})
     circuit_synth.run(cores="2,4", designs="local", seeds="1,2,3", out=str(tmp_path))
     said = capsys.readouterr()
     assert "0 of 8 tasks to run" in said.err
@@ -102,7 +102,7 @@ def test_synthesis_ends_within_the_time_that_there_is(
 def test_files_of_other_circuits_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / circuit_synth.FOLDER
     folder.mkdir()
-    _known(folder, 2, {1: 100.0, 2: 120.0})
+    _write_known(folder, 2, {1: 100.0, 2: 120.0})
     stale = folder / "local_2_2.json"
     stale.write_text(stale.read_text().replace('"digest": "', '"digest": "x'))
     circuit_synth.run(cores="2", designs="local", seeds="1", out=str(tmp_path))
@@ -112,7 +112,7 @@ def test_files_of_other_circuits_are_left_out(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_other_circuits_are_not_taken_for_known(tmp_path: Path) -> None:
-    _known(tmp_path, 2, {1: 100.0})
+    _write_known(tmp_path, 2, {1: 100.0})
     task = circuit_synth._Task(tmp_path, "local", 2, 1)
     assert task.known
     task.path.write_text(task.path.read_text().replace(task.digest, "0" * 16))

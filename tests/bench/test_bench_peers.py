@@ -143,11 +143,11 @@ def test_rows_are_those_that_flink_makes() -> None:
     for n, row in enumerate(made, 5):
         assert (row["n"], row["t"].microsecond) == (n, n * 1000 // 300 * 1000)
         assert [row["k"], row["x"], row["y"]] == [
-            mixed(3 * (2 * n + 1) + column) % limit for column, limit in enumerate((7, 10_000, 10_000))
+            mix(3 * (2 * n + 1) + column) % limit for column, limit in enumerate((7, 10_000, 10_000))
         ]
 
 
-def mixed(number: int) -> int:
+def mix(number: int) -> int:
     """Mix a number by splitmix64, in whole numbers of any size; 31 bits of it."""
     z = number * 0x9E3779B97F4A7C15 % 2**64
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64

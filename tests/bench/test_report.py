@@ -52,7 +52,7 @@ def test_what_is_not_reproduced_has_a_reason(page: str) -> None:
 
 
 def test_every_stored_table_is_on_the_page(page: str) -> None:
-    """Each file that a benchmark of the README has stored, rendered or as text."""
+    """Each file that a benchmark of the README has stored is on the page, rendered or as text."""
     for _, _, cell in report.ROW.findall((ROOT / "bench/README.md").read_text()):
         for path in report._files(cell):
             if path.suffix == ".txt":
