@@ -34,7 +34,7 @@ KINDS = (
 
 
 def datagrams(payloads: list[bytes], gap: int = 3) -> Datagrams:
-    """As an inbox holds them: with other bytes between them."""
+    """Lay out payloads as an inbox holds them, with other bytes between them."""
     starts, flat = [], b"\xee" * gap
     for payload in payloads:
         starts.append(len(flat))
@@ -50,7 +50,7 @@ def datagrams(payloads: list[bytes], gap: int = 3) -> Datagrams:
 
 
 def plain(batch: pa.RecordBatch | None) -> list[tuple[Any, ...]]:
-    """Rows with timestamps and dates as numbers and NaN as a text, so that they compare."""
+    """Return rows that compare: timestamps and dates as numbers, and NaN as a text."""
     if batch is None:
         return []
     columns = [_numbers(batch.column(n)).to_pylist() for n in range(batch.num_columns)]

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - texts to mutate, and errors to look at
 """Mutated files: CSV, JSON lines, Parquet and Arrow."""
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def check_csv(data: bytes, rng: Random, folder: Path) -> bool | str:
 
 
 def _csv_rows(data: bytes) -> list[dict[str, str]] | None:
-    """Rows by Python's reader; None if the file is not plain, so that readers may differ."""
+    """Read rows by Python's reader; return None if the file is not plain, so that readers may differ."""
     try:
         text = data.removeprefix(b"\xef\xbb\xbf").decode()
         head, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
@@ -142,7 +141,7 @@ def check_json(data: bytes, rng: Random, folder: Path) -> bool | str:
 
 
 def _json_rows(data: bytes) -> list[dict[str, Any]] | None:
-    """Lines by Python's reader; None if a line is no object with each name once, so that readers may differ."""
+    """Read lines by Python's reader; return None if a line is no object with each name once."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len({name for name, _ in pairs}) < len(pairs):

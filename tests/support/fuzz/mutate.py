@@ -56,12 +56,12 @@ def _alike(some: bytes, others: bytes) -> int:
 
 
 def odd_value(rng: Random) -> Any:
-    """A value of any type, often one that is not wanted."""
+    """Draw a value of any type, often one that is not wanted."""
     return rng.choice(_ODD_VALUES)
 
 
 def mutate_text(rng: Random, text: str, words: Sequence[str], others: Sequence[str] = ()) -> str:
-    """A text with some tokens or characters deleted, doubled, swapped, replaced, put in or cut off."""
+    """Delete, double, swap, replace, insert or cut off some tokens or characters of a text."""
     for _ in range(rng.choice((1, 1, 1, 2, 3, 5))):
         parts = TOKENS.findall(text) if rng.random() < 0.8 else list(text)
         if not parts:
@@ -90,7 +90,7 @@ def mutate_text(rng: Random, text: str, words: Sequence[str], others: Sequence[s
 
 
 def mutate_bytes(rng: Random, data: bytes) -> bytes:
-    """Bytes with some flipped, replaced, deleted, doubled, put in or cut off."""
+    """Flip, replace, delete, double, insert or cut off some bytes."""
     found = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
         at = rng.randrange(len(found) + 1)
@@ -114,7 +114,7 @@ def mutate_bytes(rng: Random, data: bytes) -> bytes:
 
 
 def mutate_json(rng: Random, value: Any) -> Any:
-    """A JSON value with a part of it deleted, doubled or replaced."""
+    """Delete, double or replace a part of a JSON value."""
     copy = json.loads(json.dumps(value))
     places = list(_places(copy))
     for _ in range(rng.choice((1, 1, 1, 2, 3))):

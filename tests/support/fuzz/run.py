@@ -104,7 +104,7 @@ def run_target(
         rng = _random(name, seed, number)
         given = target.make(rng)
         try:
-            with _limited():
+            with _time_limit():
                 found = target.check(given, rng, folder)
             key = found if isinstance(found, str) else "accepted" if found else "refused"
         except HandshakeError as error:
@@ -128,7 +128,7 @@ def _describe(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _limited() -> Iterator[None]:
+def _time_limit() -> Iterator[None]:
     def stop(*_: Any) -> None:
         raise Hang(f"no outcome after {LIMIT:g} seconds")
 

@@ -149,7 +149,7 @@ def _fields(data: bytes) -> bytes:
 
 
 def _with_fields(data: bytes, fields: bytes) -> bytes:
-    """The manifest with another text as its fields, which are compressed, and with the checksum of these."""
+    """Return the manifest with another text as its fields, which are compressed, and with the checksum of these."""
     mark, _, size, *rest = _HEAD.unpack_from(data)
     packed = zlib.compress(fields, 1)
     body = struct.pack("<III", len(packed), *rest) + packed + data[_HEAD.size + size :]

@@ -203,7 +203,7 @@ def check_query(text: str, rng: Random, folder: Path) -> bool | str:
 
 
 def _declares_all(plan: Plan) -> bool:
-    """Whether inputs declare what the streams that they carry have: rows are made up from declarations."""
+    """Return whether inputs declare all fields of the streams that they carry, as rows need them."""
     own = {source.name: set(source.fields.names) for source in plan.inputs}
     return all(own[s.name] <= own[s.demux.stream] for s in plan.inputs if s.demux is not None)
 
