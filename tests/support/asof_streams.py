@@ -23,7 +23,7 @@ SECOND = 10**9
 
 
 def seconds(values: list[int | None], kind: pa.DataType) -> pa.Array:
-    """Seconds as a time column."""
+    """Return seconds as a time column."""
     whole = pa.array(values, pa.int64())
     return (
         whole.cast(pa.timestamp("s", kind.tz)).cast(kind) if pa.types.is_timestamp(kind) else whole.cast(kind)
@@ -31,7 +31,7 @@ def seconds(values: list[int | None], kind: pa.DataType) -> pa.Array:
 
 
 def make_stream(rng: Random, size: int, kind: pa.DataType, side: str) -> pa.Table:
-    """Rows in the order of time, more or less: with ties, zeros of either sign, NULL and NaN."""
+    """Return rows roughly in the order of time, with ties, zeros of either sign, NULL and NaN."""
     times = [place // 2 + rng.choice((0, 0, 0, 0, 1, 3, -2, -6)) for place in range(size)]
     known = [None if rng.random() < 0.05 else time for time in times]
     return pa.table(
@@ -47,7 +47,7 @@ def make_stream(rng: Random, size: int, kind: pa.DataType, side: str) -> pa.Tabl
 
 
 def predicate_of(left: pa.Table, right: pa.Table, on: str | None, by: str | None) -> Expr:
-    """The condition on pairs, with the keys."""
+    """Return the condition on pairs, with the keys."""
     parts = [part for part in (on and f"({on})", by and f"l.{by} = r.{by}") if part]
     return bind(parse(" AND ".join(parts) or "TRUE"), scope_of(left.schema, right.schema))
 

@@ -26,7 +26,7 @@ patterns = st.lists(st.booleans(), min_size=1, max_size=6).map(lambda bits: (*bi
 
 
 def rows(row: Row) -> st.SearchStrategy[list[tuple[Any, ...]]]:
-    """Tuples of a row."""
+    """Return a strategy for tuples of a row."""
     return st.lists(st.tuples(*(_value(each) for each in row)), max_size=12)
 
 
@@ -48,7 +48,7 @@ def through(
 
 
 def physical(plan: Plan, items: list[Any]) -> list[Any]:
-    """Arrivals with physical values, as wires and the oracle want them."""
+    """Return arrivals with physical values, as wires and the oracle want them."""
     schemas = {source.name: arrow_schema(source) for source in plan.inputs}
     return [(name, physical_rows(_table(row, schemas[name]))[0]) for name, row in items]
 
@@ -64,7 +64,7 @@ def _table(row: dict[str, Any], schema: pa.Schema) -> pa.Table:
 
 
 def with_places(compiled: Compiled, items: list[Any]) -> list[Any]:
-    """Arrivals with their places, for inputs that are joined with others."""
+    """Add their places to arrivals of inputs that are joined with others."""
     joined = [name for name, row in compiled.inputs.items() if PLACE in row.names]
     places = itertools.count()
     return [(name, {**row, PLACE: next(places)} if name in joined else row) for name, row in items]
@@ -73,7 +73,10 @@ def with_places(compiled: Compiled, items: list[Any]) -> list[Any]:
 def latency_and_rate(
     block: Any, beats: Sequence[Beat], stream: str = "i", *, at: int = 0
 ) -> tuple[int, float]:
-    """Cycles from taking beat `at` to the first result, and beats taken per cycle; nothing is held back."""
+    """Return cycles from taking beat `at` to the first result, and beats taken per cycle.
+
+    Nothing is held back.
+    """
     run = simulate(block, {stream: Feed(beats)}, stop_at_eos=False, quiet=60)
     taken = run.accepted[stream]
     return run.outputs["o"][0].cycle - taken[at], (len(taken) - 1) / (taken[-1] - taken[0])

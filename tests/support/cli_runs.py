@@ -17,7 +17,7 @@ COMMAND = [sys.executable, "-m", "handshake.cli"]
 
 
 class Outcome:
-    """What a command printed, and its exit status."""
+    """The output of a command, and its exit status."""
 
     def __init__(self, status: int, out: str, err: str) -> None:
         self.status, self.out, self.err = status, out, err
@@ -40,7 +40,7 @@ def run_here(capfd: pytest.CaptureFixture[str], *arguments: str | Path) -> Outco
 
 
 def write_inputs(folder: Path) -> tuple[Path, Path]:
-    """left(x, s, t) and right(x, a, t); times out of order, one row without a time."""
+    """Write left(x, s, t) and right(x, a, t); times out of order, one row without a time."""
     left, right = folder / "left.csv", folder / "right.csv"
     left.write_text("x,s,t\n1,a,2024-01-01 00:00:00\n2,b,2024-01-01 00:00:05\n3,,2024-01-01 00:00:02\n")
     right.write_text("x,a,t\n1,0,2024-01-01 00:00:01\n2,5,2024-01-01 00:00:09\n,1,\n")

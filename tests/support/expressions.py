@@ -116,7 +116,7 @@ def _limits(kind: pa.DataType) -> tuple[int, int]:
 
 
 def make_rows(rng: Random, rows: int) -> pa.Table:
-    """A table with the columns of all families; values are special ones of their type, or NULL."""
+    """Return a table with the columns of all families; values are special ones of their type, or NULL."""
     arrays = {
         name: pa.array([_value(family, kind, rng) for _ in range(rows)], _plain(kind)).cast(kind)
         for family, columns in COLUMNS.items()
@@ -151,7 +151,7 @@ _ANY = ("int", "float", "decimal", "bool", "text", "date", "naive", "zoned", "sp
 
 
 def _general(family: str) -> tuple[str, ...]:
-    """Forms that every family has."""
+    """Return the forms that every family has."""
     some = "{" + family + "}"
     return (
         f"CASE WHEN {{bool}} THEN {some} ELSE {some} END",
@@ -321,7 +321,7 @@ _HOLE = re.compile(r"\{([^{}]*)\}")
 
 
 def make_expression(rng: Random, family: str, depth: int, constants: float = 0.3) -> str:
-    """An expression of a family; `constants` is the share of leaves that are not columns."""
+    """Draw an expression of a family; `constants` is the share of leaves that are not columns."""
     family = rng.choice(GROUPS.get(family, (family,)))
     if depth <= 0 or rng.random() < 0.1:
         if rng.random() < constants:
@@ -388,7 +388,7 @@ _WORDS = (
 
 
 def mutate(rng: Random, text: str) -> str:
-    """The text with a few tokens deleted, doubled, replaced or moved, or with parts of itself elsewhere."""
+    """Delete, double, replace or move a few tokens of a text, or copy parts of it elsewhere."""
     parts = _TOKENS.findall(text)
     for _ in range(rng.choice((1, 1, 2, 3))):
         at = rng.randrange(len(parts))
@@ -412,7 +412,7 @@ _NULLS = {**_CASTS, "b": "BOOLEAN", "s": "STRING", "code": "STRING", "day": "DAT
 
 
 def as_constants(text: str, row: Mapping[str, Any]) -> str:
-    """The text with constants of the same values and types in place of columns that have such constants."""
+    """Replace columns by constants of the same values and types, if there are such constants."""
     return re.sub(
         rf"l\.({'|'.join(_NULLS)})\b", lambda found: f"({_constant(found[1], row[found[1]])})", text
     )

@@ -56,7 +56,7 @@ def on_gpu(case: Case, tuning: Tuning) -> bool:
 
 
 def band_case(seed: int, rows: int) -> Case:
-    """Two bands with extremes, NULL, NaN and infinities; ties and clumps."""
+    """Return a join on two bands, with extremes, NULL, NaN and infinities, ties and clumps."""
     rng = Random(f"bands {seed}")
     window = rng.choice(("30 ms", "1 s", "9 tuples"))
     on = rng.choice((BANDS, "l.x BETWEEN r.x - 3 AND r.x + 200 AND l.y >= r.y - 0.1 AND l.y < r.y + 10"))

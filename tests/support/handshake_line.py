@@ -1,8 +1,8 @@
 """A line of handshake cores without threads: every step that could happen next is a choice.
 
 A state is a value. Choices are: the driver does what comes next in its script, or acknowledges what has
-expired; a core takes a message from either neighbour; a core sends something of its own accord. What the
-driver does only with a line at rest has to wait for that. Whoever calls `step` decides the order.
+expired; a core takes a message from either neighbour; a core sends something of its own accord. The driver
+takes some steps only when the line is at rest. The caller of `step` decides the order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from handshake.joins.arrangements.handshake.core import LEFT, RIGHT, HandshakeCo
 
 
 class Tuples(NamedTuple):
-    """Stamped as the driver stamps tuples, one number for all that arrive together."""
+    """Tuples that arrive together, with one stamp for all, as the driver stamps them."""
 
     side: int
     own: int
@@ -28,7 +28,7 @@ class Tuples(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """A piece: what arrived together, or several of them that a core has merged."""
+    """A piece: tuples that arrived together, or several such parts that a core has merged."""
 
     parts: tuple[Tuples, ...]
 
@@ -43,7 +43,7 @@ Core = HandshakeCore[Bundle, Pair]
 
 
 def match(piece: Bundle, window: Iterable[Bundle]) -> list[Pair]:
-    """All pairs: who meets is what is tested."""
+    """Return all pairs, as tests check which tuples meet."""
     pairs = [(a, b) for other in window for a in piece.parts for b in other.parts]
     return [(a, b) if a.side == R else (b, a) for a, b in pairs]
 
@@ -53,7 +53,7 @@ def newest(piece: Bundle) -> int:
 
 
 class Event(NamedTuple):
-    """What the driver does: `tuples` enter, `mark` begins a drain, `visit` sends a piece past all cores."""
+    """A step of the driver: `tuples` enter, `mark` begins a drain, `visit` sends a piece past all cores."""
 
     kind: str
     piece: Bundle | None = None
@@ -62,23 +62,26 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Script:
-    """What the driver does in turn, and what the windows are."""
+    """The steps of the driver in turn, and the windows."""
 
     events: tuple[Event, ...]
     arrivals: tuple[Tuples, ...]
     window: int | None = None
     room: int = 1
     merging: int = 0
-    """Cores merge pieces of together so many tuples."""
+    """The number of tuples up to which cores merge pieces."""
     patience: int = 2
-    """Acknowledgements of so many S pieces go by themselves, fewer with the next R piece."""
+    """The number of S pieces whose acknowledgements go by themselves; fewer go with the next R piece."""
 
     @classmethod
     def of(
         cls, text: str, window: int | None = None, room: int = 1, rows: Iterable[int] = (), merging: int = 0,
         patience: int = 2,
     ) -> Script:  # fmt: skip
-        """`R` and `S` enter, `|` drains, `r` and `s` visit all cores before they enter. A drain ends it."""
+        """Parse a script: `R` and `S` enter, `|` drains, `r` and `s` visit all cores before they enter.
+
+        A drain ends the script.
+        """
         counts, arrivals, events, sizes = [0, 0], [], [], list(rows)
         for letter in text:
             if letter == "|":
@@ -93,13 +96,13 @@ class Script:
             events.append(Event("tuples", piece, letter.islower()))
         return cls((*events, Event("mark")), tuple(arrivals), window, room, merging, patience)
 
-    def arrived(self, entered: int, side: int) -> int:
-        """How many of a stream the driver has let in after so many events."""
+    def count_arrived(self, entered: int, side: int) -> int:
+        """Count the pieces of a stream that the driver has let in with the first `entered` events."""
         pieces = [e.piece for e in self.events[:entered] if e.kind == "tuples" and e.piece is not None]
         return sum(piece.parts[0].side == side for piece in pieces)
 
-    def demanded(self) -> set[Pair]:
-        """docs/semantics.md, on stamps."""
+    def required_pairs(self) -> set[Pair]:
+        """Return the pairs that docs/semantics.md defines, by stamps."""
         sides = [[t for t in self.arrivals if t.side == side] for side in (0, 1)]
         wide = len(self.arrivals) if self.window is None else self.window
         return {
@@ -132,7 +135,7 @@ class Line:
         return cls(script, line, ((),) * (2 * cores + 2))
 
     def key(self) -> object:
-        """Equal for states with the same future."""
+        """Return a key that is equal for states with the same future."""
         cores = tuple(
             (
                 *map(tuple, (*c.windows, c.marked, c.drained, c.sizes, c.owed, c.bound)),
@@ -169,7 +172,7 @@ class Line:
         return not any(self.queues) and not any(c.wants(at) for c in self.cores for at in (LEFT, RIGHT))
 
     def _room(self, queue: int) -> bool:
-        """Only pieces that settle are counted."""
+        """Return whether a queue has room; only pieces that settle count."""
         return sum(message.kind == "tuples" for message in self.queues[queue]) < self.script.room
 
     def step(self, choice: Choice) -> Line:
@@ -190,14 +193,14 @@ class Line:
         return line._put(ends[side], Message(kind, piece, met, oldest=oldest))
 
     def _oldest(self, side: int) -> int:
-        """The least stamp that a tuple to come can still ask for."""
-        return 0 if self.script.window is None else self._arrived(side) - self.script.window
+        """Return the least stamp that a tuple to come can still ask for."""
+        return 0 if self.script.window is None else self._count_arrived(side) - self.script.window
 
-    def _arrived(self, side: int) -> int:
-        return self.script.arrived(self.entered, side)
+    def _count_arrived(self, side: int) -> int:
+        return self.script.count_arrived(self.entered, side)
 
     def _expire(self, side: int, at: int) -> Line:
-        """The acknowledgement enters where the other stream does, behind its tuples (figure 12)."""
+        """Send an acknowledgement in where the other stream enters, behind its tuples (figure 12)."""
         oldest = self._oldest(side)
         reached = [*self.reached]
         reached[side] = tuple(p for p in self.reached[side] if newest(p) >= oldest)
@@ -239,7 +242,7 @@ class Line:
         return replace(self, queues=_with(self.queues, queue, (*self.queues[queue], message)))
 
     def _fork(self, k: int) -> tuple[Line, Core]:
-        """This line with a copy of core k that may change."""
+        """Return this line with a copy of core k that may change."""
         core = copy.copy(self.cores[k])
         core.windows = (list(core.windows[0]), list(core.windows[1]))
         for name in ("marked", "drained", "sizes", "ahead", "owed", "bound"):
@@ -273,7 +276,7 @@ class Search:
     ends: int = 0
 
     def run(self, start: Line) -> Search:
-        demanded = start.script.demanded()
+        demanded = start.script.required_pairs()
         seen, stack = {start.key()}, [start]
         while stack:
             line = stack.pop()
@@ -292,7 +295,7 @@ class Search:
 
 
 def loops(cores: int, window: int, rounds: int, turns: int, seed: int) -> list[Core]:
-    """A steady input, one R and one S a round, in which each core runs figure 9's loop some times."""
+    """Run figure 9's loop in each core, on a steady input of one R and one S per round."""
     line = Line.of(Script((), ()), cores).cores
     for core in line:
         core.match = lambda piece, others: ()

@@ -101,7 +101,7 @@ class HostCluster:
         return sum(len(re.findall(r"Finished task", log.read_text(errors="replace"))) for log in logs)
 
     def stop(self) -> None:
-        """Kill all hosts."""
+        """Kill all hosts of the cluster."""
         for host in self.hosts.values():
             host.kill()
 

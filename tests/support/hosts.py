@@ -71,7 +71,7 @@ class Host:
         _ip("link", "set", self.link, "down")
 
     def plug_in(self) -> None:
-        """Undo `cut_off`."""
+        """Plug a host in again after `cut_off`."""
         _ip("link", "set", self.link, "up")
 
     def kill(self) -> None:

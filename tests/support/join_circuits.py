@@ -51,7 +51,7 @@ def make_design(rng: Random, overloads: Sequence[str] = OVERLOADS, **changes: An
 
 
 def make_order(rng: Random, most: int = 50, keys: int = 3) -> Order:
-    """Arrivals in any order, payloads telling them apart."""
+    """Draw arrivals in any order, with payloads that distinguish them."""
     return [(rng.randint(0, 1), (rng.randrange(keys), i)) for i in range(rng.randint(0, most))]
 
 
@@ -61,7 +61,7 @@ def make_pattern(rng: Random) -> tuple[bool, ...]:
 
 
 def beats_of(condition: PairGates, order: Order) -> list[tuple[int | None, int | None]]:
-    """Arrivals as packed tuples, an R tuple and the S tuple after it together."""
+    """Pack arrivals, an R tuple and the S tuple after it together."""
     rows = (condition.left, condition.right)
     return list(steps((side, rows[side].pack(values)) for side, values in order))
 
@@ -70,7 +70,6 @@ def run_circuit(
     condition: PairGates, design: Design, order: Order, *, offered: Any = ALWAYS, taken: Any = ALWAYS,
     engine: str = "amaranth",
 ) -> Run:  # fmt: skip
-    """Run a join circuit."""
     feeds = {"arrivals": feed_of(condition, beats_of(condition, order), pattern=offered)}
     circuit = join_of(condition, design)
     return simulate(circuit, feeds, ready={"results": taken}, engine=engine)

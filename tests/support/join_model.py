@@ -51,7 +51,7 @@ class DriverModel:
         if beat is not None and beat.eos:
             self.phase, self.left = FLUSH, self.longest - 1
 
-    def flushed(self) -> None:
+    def count_flush(self) -> None:
         """Count an empty tuple of each stream that was given."""
         self.phase, self.left = (FLUSH, self.left - 1) if self.left else (END, self.left)
 
@@ -105,7 +105,7 @@ class LocalDriverModel(DriverModel):
             self.open = True
         elif self.phase == FLUSH:
             self.token = Step(True, True)
-            self.flushed()
+            self.count_flush()
             return (None,)
         elif self.phase == END:
             self.token, self.phase = Step(False, False, True), WAIT
@@ -155,7 +155,7 @@ class GlobalDriverModel(DriverModel):
                 self.close(beat)
                 return self._step(*_shifts(beat)), r, s
             case 1:  # FLUSH
-                self.flushed()
+                self.count_flush()
                 return self._step(True, True), None, None
             case 2:  # END
                 self.phase = WAIT

@@ -21,7 +21,7 @@ def final_after(
     arrivals: Sequence[tuple[int, int | Advance]],
     times: Sequence[str] | None,
 ) -> dict[tuple[int, int], float]:
-    """After how many of the arrivals no match of a row can come any more; infinite if only at the end.
+    """Count the arrivals after which no match of a row can come; infinite if only the end is after it.
 
     The row must have left its window: under a time window, the watermark is `size` later than its time; under
     a tuple window, `size` further rows of its stream have arrived. A row without a time can match nothing.

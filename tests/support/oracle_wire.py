@@ -22,14 +22,13 @@ class Malformed(Exception):
 
 
 def width(kind: str) -> int:
-    """Bytes of a type."""
+    """Return the bytes of a type."""
     if kind.startswith("decimal"):
         return 16
     return int(kind[kind.index("(") + 1 : -1]) if "(" in kind else struct.calcsize(">" + KINDS[kind])
 
 
 def value(kind: str, data: bytes) -> Any:
-    """One field."""
     if kind.startswith("string"):
         try:
             return data.rstrip(b"\0").decode()
@@ -52,7 +51,7 @@ def value(kind: str, data: bytes) -> Any:
 
 
 def rows(kinds: list[str], payload: bytes) -> list[Row]:
-    """The tuples of a datagram."""
+    """Decode the tuples of a datagram."""
     size = sum(map(width, kinds))
     if len(payload) % size:
         raise Malformed
@@ -68,7 +67,7 @@ def rows(kinds: list[str], payload: bytes) -> list[Row]:
 
 @dataclass
 class Receiver:
-    """Takes datagrams from one sender; streams are told apart by the first byte of their tuples, or not."""
+    """The receiver of one sender's datagrams; the first byte of tuples may distinguish streams."""
 
     streams: dict[str, tuple[list[str], int | None]]
     sequence: bool
@@ -77,7 +76,7 @@ class Receiver:
     seen: list[int] = field(default_factory=list)
 
     def take(self, data: bytes) -> None:
-        """The next datagram."""
+        """Take the next datagram."""
         self.counts["datagrams"] += 1
         try:
             self._take(data)
@@ -111,5 +110,5 @@ class Receiver:
 
     @property
     def missing(self) -> int:
-        """Numbers between the first and the highest that never came."""
+        """Count the numbers between the first and the highest that never came."""
         return len(set(range(self.seen[0], max(self.seen) + 1)) - set(self.seen)) if self.seen else 0

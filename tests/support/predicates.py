@@ -39,7 +39,7 @@ PATTERNS = ("%", "a%", "%b", "_", "a_b", "%a%", "", "A%", "a\\\\%b")
 
 
 def make_predicate(rng: Random, left: pa.Schema, right: pa.Schema, depth: int, conditions: int) -> str:
-    """Usually a conjunction of what joins are made of, at times anything at all."""
+    """Draw a predicate: mostly a conjunction of usual join conditions, sometimes any condition."""
     writer = Writer(rng, left, right)
     if rng.random() < 0.25:
         return writer.condition(max(depth, 1))
@@ -47,7 +47,7 @@ def make_predicate(rng: Random, left: pa.Schema, right: pa.Schema, depth: int, c
 
 
 def make_ranking(rng: Random, left: pa.Schema, right: pa.Schema, depth: int) -> str:
-    """An expression of any type over both sides."""
+    """Draw an expression of any type over both sides."""
     writer = Writer(rng, left, right)
     return (
         writer.condition(depth)
@@ -58,13 +58,13 @@ def make_ranking(rng: Random, left: pa.Schema, right: pa.Schema, depth: int) -> 
 
 @st.composite
 def predicates(draw: Any, left: pa.Schema, right: pa.Schema, max_depth: int = 3) -> str:
-    """Random predicates over the columns of two Arrow schemas."""
+    """Draw random predicates over the columns of two Arrow schemas."""
     rng = Random(draw(st.integers(0, 2**32 - 1)))
     return make_predicate(rng, left, right, draw(st.integers(0, max_depth)), draw(st.integers(1, 3)))
 
 
 def family_of(kind: pa.DataType) -> str:
-    """The family of an Arrow type: types of one family can be compared with each other."""
+    """Return the family of an Arrow type; types of one family can be compared with each other."""
     tests: dict[str, Callable[[pa.DataType], bool]] = {
         "int": pa.types.is_integer,
         "float": pa.types.is_floating,
@@ -107,7 +107,7 @@ class Writer:
     # Conditions.
 
     def usual(self, depth: int) -> str:
-        """One condition of the kinds that joins have: equality, band, inequality, a filter on one side."""
+        """Draw a condition that joins usually have: equality, band, inequality, a filter on one side."""
         shared = [family for family, side in self.columns if side == 0 and self.has(family, 1)]
         if not shared or self.rng.random() < 0.1:
             return self.condition(depth)
@@ -125,7 +125,6 @@ class Writer:
         return self.pick(*DIFFERENCES).format(x=x, a=a, k=self.pick(*length), zero=zero)
 
     def condition(self, depth: int, side: int | None = None) -> str:
-        """Any condition."""
         if depth <= 0:
             return self.comparison(0, side)
         below = depth - 1
@@ -152,7 +151,7 @@ class Writer:
         return f"({a} {self.pick(*COMPARE, '<=>')} {b})"
 
     def test(self, depth: int, side: int | None) -> str:
-        """Conditions that are not comparisons."""
+        """Draw a condition that is not a comparison."""
         family = self.any_family(side)
         value = self.expression(family, side, depth)
         if family == "text" and self.rng.random() < 0.7:
@@ -190,7 +189,7 @@ class Writer:
         return self.general(family, side, depth) or getattr(self, family)(side, depth - 1)
 
     def general(self, family: str, side: int | None, depth: int) -> str | None:
-        """What every family has; None leaves the choice to the family's own."""
+        """Draw a form that every family has, or None for one of the family's own forms."""
         if self.rng.random() < 0.6:
             return None
         a, b = (self.expression(family, side, depth - 1) for _ in range(2))
@@ -218,10 +217,10 @@ class Writer:
             return self.pick(f"ABS({a})", f"(- {a})", f"SIGN({a})", f"NULLIF({a}, {b})")
         if kind == 6:
             return f"CAST({self.number(side, depth - 1)} AS {self.pick(*INT_TYPES)})"
-        return self.counted(side) or f"({a} + {b})"
+        return self.derived_integer(side) or f"({a} + {b})"
 
-    def counted(self, side: int | None) -> str | None:
-        """Whole numbers that come from other families."""
+    def derived_integer(self, side: int | None) -> str | None:
+        """Draw a whole number that comes from another family; None without columns of such families."""
         choices = []
         if text := self.column("text", side):
             choices += [f"LENGTH({text})", f"CAST({text} AS INT)"]
@@ -280,15 +279,17 @@ class Writer:
     def naive(self, side: int | None, depth: int) -> str:
         if (day := self.column("date", side)) and self.rng.random() < 0.3:
             return f"CAST({day} AS TIMESTAMP)"
-        return self.zoned(side, depth, "naive")
+        return self.moment(side, depth, "naive")
 
-    def zoned(self, side: int | None, depth: int, family: str = "zoned") -> str:
-        moment = self.column(family, side)
-        if moment is None:
+    def moment(self, side: int | None, depth: int, family: str = "zoned") -> str:
+        column = self.column(family, side)
+        if column is None:
             return self.pick(*LITERALS[family])
         if self.rng.random() < 0.2:
-            return f"CAST({moment} AS TIMESTAMP)"
-        return f"({moment} {self.pick('+', '-')} {self.expression('span', side, depth)})"
+            return f"CAST({column} AS TIMESTAMP)"
+        return f"({column} {self.pick('+', '-')} {self.expression('span', side, depth)})"
+
+    zoned = moment  # `expression` finds methods by the names of families
 
     def span(self, side: int | None, depth: int) -> str:
         a, b = (self.expression("span", side, depth) for _ in range(2))

@@ -22,7 +22,7 @@ class Pushes:
     def __init__(
         self, case: Case, seed: int, make: Callable[..., Any], read: Callable[..., list[tuple]], **chosen
     ) -> None:
-        """`make` starts the join, and `read` gives the rows of each result in some batches."""
+        """Start a join by `make`; `read` gives the rows of each result in some batches."""
         self.rng = Random(f"pushes {seed}")
         self._read = read
         self.case, self.tables = case, with_row_numbers(case)

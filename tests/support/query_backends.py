@@ -51,23 +51,23 @@ class Backend(Protocol):
     ordered: bool
     """Whether it keeps the order that docs/queries.md promises of the in-process engine."""
 
-    counted: Callable[[Plan], Plan]
+    counted_plan: Callable[[Plan], Plan]
     """The plan whose windows do the counting: a selection below a window drops what would be late in it."""
 
     def arrivals(self, plan: Plan, items: list[Item]) -> list[Item]:
-        """Tuples in the order in which they come when it gets them."""
+        """Return tuples in the order in which they arrive at the back end."""
 
     def run(self, plan: Plan, cases: Sequence[list[Item]], draw: Any) -> list[list[Outcome]]:
-        """Each case, perhaps in several ways."""
+        """Run each case, perhaps in several ways."""
 
 
 def check(backend: Backend, plan: Plan, cases: Sequence[list[Item]], draw: Any) -> None:
-    """A back end gives what the oracle gives, and counts what it counts."""
+    """Check that a back end has the results and the counts of the oracle."""
     query = Query(plan)
     for case, ways in zip(cases, backend.run(plan, cases, draw), strict=True):
         counts, arrivals = query_oracle.Counts(), as_physical(query, backend.arrivals(plan, case))
         wanted = query_oracle.run(plan, arrivals)
-        query_oracle.run(backend.counted(plan), arrivals, counts)
+        query_oracle.run(backend.counted_plan(plan), arrivals, counts)
         for outcome in ways:
             assert plain(outcome.rows, backend.ordered) == plain(wanted, backend.ordered)
             if outcome.lost is not None:
@@ -75,7 +75,7 @@ def check(backend: Backend, plan: Plan, cases: Sequence[list[Item]], draw: Any) 
 
 
 def plain(rows: Rows, ordered: bool = False) -> dict[str, list[Any]]:
-    """Rows that can be compared: NaN equals NaN, and 0.0 is -0.0; in any order, unless it matters."""
+    """Return rows that compare: NaN equals NaN, and 0.0 is -0.0; sorted, unless their order matters."""
     found = {name: [_plain(row) for row in some] for name, some in rows.items()}
     return found if ordered else {name: sorted(some, key=str) for name, some in found.items()}
 
@@ -93,16 +93,14 @@ class Local:
 
     ordered = True
 
-    def counted(self, plan: Plan) -> Plan:
-        """As it was parsed."""
+    def counted_plan(self, plan: Plan) -> Plan:
         return plan
 
     def arrivals(self, plan: Plan, items: list[Item]) -> list[Item]:
-        """As they are."""
         return items
 
     def run(self, plan: Plan, cases: Sequence[list[Item]], draw: Any) -> list[list[Outcome]]:
-        """Both plans, streams pushed one at a time or all together."""
+        """Run both plans, with streams pushed one at a time or all together."""
         return [[self._outcome(plan, items, draw, way) for way in (True, False)] for items in cases]
 
     def _outcome(self, plan: Plan, items: list[Item], draw: Any, optimised: bool) -> Outcome:
@@ -120,16 +118,14 @@ class Spark:
     def __init__(self, session: Any) -> None:
         self._session = session
 
-    def counted(self, plan: Plan) -> Plan:
-        """It is optimised before it is translated."""
-        return optimise(plan)
+    def counted_plan(self, plan: Plan) -> Plan:
+        return optimise(plan)  # as `query_frames` does before it translates
 
     def arrivals(self, plan: Plan, items: list[Item]) -> list[Item]:
-        """By time."""
         return by_time(plan, items)
 
     def run(self, plan: Plan, cases: Sequence[list[Item]], draw: Any) -> list[list[Outcome]]:
-        """All cases at once."""
+        """Run all cases in one job per result."""
         from handshake.engines.spark.queries import query_frames
 
         query = Query(plan)
@@ -144,7 +140,7 @@ class Spark:
 
 
 def by_time(plan: Plan, items: list[Item]) -> list[Item]:
-    """Tuples by time, ties by declaration and then as they are; those without a time last."""
+    """Sort tuples by time, ties by declaration and then as they are; those without a time last."""
     names = [source.name for source in plan.inputs]
     times = {source.name: source.time for source in plan.inputs}
 
@@ -166,7 +162,7 @@ def _together(frames: list[Any]) -> pa.Table:
 
 
 def _lost(plan: Plan, made: Any) -> tuple[int, int] | None:
-    """Late tuples, and those without a time, where windows alone can lose them."""
+    """Count late tuples, and those without a time, if only windows can lose them."""
     kinds = {type(node) for output in plan.outputs for node in walk(output)}
     if Windowing not in kinds or WindowJoin in kinds or len(plan.outputs) > 1:
         return None  # a window that two results read is run for each of them
@@ -175,21 +171,21 @@ def _lost(plan: Plan, made: Any) -> tuple[int, int] | None:
 
 
 def tables(query: Query, items: list[Item]) -> dict[str, pa.Table]:
-    """Tuples of each input that is given by itself."""
+    """Return the tuples of each input that is given by itself."""
     names = [source.name for source in query.plan.inputs if source.demux is None]
     rows = {name: [row for given, row in items if given == name] for name in names}
     return {name: pa.Table.from_batches([batch_of(query, name, rows[name])]) for name in names}
 
 
 def frames(session: Any, given: dict[str, pa.Table]) -> dict[str, Any]:
-    """Tables as DataFrames."""
+    """Return tables as DataFrames."""
     from handshake.engines.spark.types import to_spark_types
 
     return {name: session.createDataFrame(to_spark_types(table, name)) for name, table in given.items()}
 
 
 def restore_rows(table: pa.Table, schema: pa.Schema) -> list[dict[str, Any]]:
-    """Rows with physical values of the declared types."""
+    """Return rows with physical values of the declared types."""
     columns = [_back(table.column(f.name), f.type) for f in schema]
     return physical_rows(pa.Table.from_arrays(columns, schema=schema))
 
@@ -199,5 +195,5 @@ def _back(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 def many(strategy: st.SearchStrategy[Any], count: int) -> st.SearchStrategy[list[Any]]:
-    """So many cases: few jobs."""
+    """Draw `count` cases at once, which Spark runs in few jobs."""
     return st.lists(strategy, min_size=count, max_size=count)

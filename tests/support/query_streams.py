@@ -53,7 +53,7 @@ def _values(kind: pa.DataType) -> st.SearchStrategy[Any]:
 def arrivals(
     draw: Any, plan: Plan, *, most: int = 24, sorted_times: bool = False, step: int = 1
 ) -> list[Item]:
-    """Tuples of all inputs as they come; times in any order unless asked otherwise, some NULL."""
+    """Draw tuples of all inputs as they come; times in any order unless asked otherwise, some NULL."""
     inputs = [source for source in plan.inputs if source.demux is None]
     count, nulls = draw(st.integers(0, most)), draw(st.booleans())
     drift = 0
@@ -77,7 +77,7 @@ def arrivals(
 
 
 def cuts(draw: Any, items: list[Item]) -> list[list[Item]]:
-    """Arrivals cut into batches: each of one stream, of any length."""
+    """Cut arrivals into batches: each of one stream, of any length."""
     batches: list[list[Item]] = []
     for item in items:
         if batches and batches[-1][0][0] == item[0] and draw(st.booleans()):
@@ -88,7 +88,7 @@ def cuts(draw: Any, items: list[Item]) -> list[list[Item]]:
 
 
 def slices(draw: Any, items: list[Item]) -> list[list[tuple[int, Item]]]:
-    """Arrivals cut into batches of any length, of all streams together; each with its place among all."""
+    """Cut arrivals into batches of any length, of all streams together; each has its place among all."""
     batches: list[list[tuple[int, Item]]] = []
     for placed in enumerate(items):
         if batches and draw(st.integers(0, 3)):
@@ -99,7 +99,7 @@ def slices(draw: Any, items: list[Item]) -> list[list[tuple[int, Item]]]:
 
 
 def together(query: Query, batch: list[tuple[int, Item]]) -> dict[str, tuple[pa.RecordBatch, Any]]:
-    """Such a batch, as it is pushed."""
+    """Return a batch of `slices` as it is pushed."""
     given: dict[str, tuple[pa.RecordBatch, Any]] = {}
     for name in dict.fromkeys(name for _, (name, _) in batch):
         own = [(place, row) for place, (stream, row) in batch if stream == name]
@@ -121,14 +121,14 @@ def batch_of(query: Query, name: str, rows: list[dict[str, Any]]) -> pa.RecordBa
 
 
 def as_physical(query: Query, items: list[Item]) -> list[Item]:
-    """Arrivals with physical values, as the oracle wants them."""
+    """Return arrivals with physical values, as the oracle wants them."""
     return [
         (name, physical_rows(pa.Table.from_batches([batch_of(query, name, [row])]))[0]) for name, row in items
     ]
 
 
 def results(query: Query, batches: list[list[Item]]) -> dict[str, list[dict[str, Any]]]:
-    """What a query gives for batches, with physical values."""
+    """Return the results of a query for batches, with physical values."""
     return _results(
         query,
         lambda: [
@@ -139,7 +139,7 @@ def results(query: Query, batches: list[list[Item]]) -> dict[str, list[dict[str,
 
 
 def results_together(query: Query, batches: list[list[tuple[int, Item]]]) -> dict[str, list[dict[str, Any]]]:
-    """The same for batches of all streams together."""
+    """Return the results of a query for batches of all streams together, with physical values."""
     return _results(query, lambda: [query.push_together(together(query, batch)) for batch in batches])
 
 

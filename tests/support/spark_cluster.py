@@ -36,7 +36,7 @@ class Cluster:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._daemon("master", ["org.apache.spark.deploy.master.Master", *PORTS])
         self.url = wait_until(
-            lambda: self._logged("master", r"Starting Spark master at (spark://\S+)"),
+            lambda: self._find_in_log("master", r"Starting Spark master at (spark://\S+)"),
             PATIENCE,
             what="the start of the master",
         )
@@ -44,7 +44,7 @@ class Cluster:
             self._start_worker(k)
         for k in range(self.workers):
             wait_until(
-                lambda k=k: self._logged(f"worker-{k}", "(Successfully registered)"),
+                lambda k=k: self._find_in_log(f"worker-{k}", "(Successfully registered)"),
                 PATIENCE,
                 what=f"the start of worker {k}",
             )
@@ -55,7 +55,7 @@ class Cluster:
         return self._process(log, [sys.executable, program, self.url, str(folder), kind, state])
 
     def find(self, text: str, parent: str = "") -> list[int]:
-        """Processes of the cluster, drivers left out, whose command line and whose parent's hold a text."""
+        """Return processes of the cluster, without drivers, by texts in their and their parents' commands."""
         known = _processes()
         roots = {p.pid for p in self.started[: self.workers + 1]}
         named = [
@@ -81,7 +81,7 @@ class Cluster:
         self.started[1 + number] = self.started.pop()
 
     def stop(self) -> None:
-        """Nothing is left, whatever happened."""
+        """Stop all processes, whatever happened."""
         self._end_all(self.started)
 
     def _end_all(self, roots: list[subprocess.Popen]) -> None:
@@ -123,7 +123,7 @@ class Cluster:
             "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
 
-    def _logged(self, log: str, pattern: str) -> str | None:
+    def _find_in_log(self, log: str, pattern: str) -> str | None:
         found = re.search(pattern, (self.folder / f"{log}.log").read_text(errors="replace"))
         return found and found[1]
 
@@ -140,20 +140,20 @@ def running(folder: Path) -> Iterator[Cluster]:
 
 
 def end(process: subprocess.Popen) -> None:
-    """kill -9 of a process and of those it started in its group."""
+    """Kill a process and those it started in its group, by `kill -9`."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def kill(pid: int) -> None:
-    """kill -9; one that is gone already is fine."""
+    """Kill a process by `kill -9`; it may be gone already."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 def _processes() -> dict[int, tuple[int, str]]:
-    """Parent and command line of every process."""
+    """Return the parent and the command line of every process."""
     listed = subprocess.run(
         ["ps", "-eww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     )

@@ -20,7 +20,7 @@ Arrivals = Sequence[tuple[str, int]]
 
 
 def expected_kind(case: Case, kind: str, arrivals: Arrivals, mark: float = math.inf) -> list[tuple]:
-    """The results of a kind, without rows that are not final at a watermark, in nanoseconds."""
+    """Return the results of a kind, without rows that are not final at a watermark, in nanoseconds."""
     sides = ((case.left, case.left_time), (case.right, case.right_time))
     clocks = [[row.get(TIME) for row in rows(table, name)] for table, name in sides]
     arrived = set(arrivals)
@@ -39,7 +39,7 @@ def expected_kind(case: Case, kind: str, arrivals: Arrivals, mark: float = math.
 
 
 def final_rows(case: Case, arrivals: Arrivals, clocks: list[list], mark: float) -> Callable[[tuple], bool]:
-    """Whether a row has left its window in the end; or can match nothing, so that it never entered it."""
+    """Return a test of whether a row is final: it has left its window, or can match nothing."""
     places = {}
     counts = [0, 0]
     for name, index in arrivals:
@@ -60,7 +60,7 @@ def final_rows(case: Case, arrivals: Arrivals, clocks: list[list], mark: float) 
 
 
 def matchable_rows(case: Case, side: int) -> list[bool]:
-    """Which rows can match something: those that enter the window."""
+    """Return which rows can match a row, and so enter the window."""
     spec = definition_of(case.left, case.right, case, 1, "").spec.sides[side]
     batches = [case.left, case.right][side].to_batches()
     if not batches:

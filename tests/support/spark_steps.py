@@ -107,14 +107,14 @@ class Cluster:
 
     def crash(self, parts: tuple[Sequence[pa.Table], Sequence[pa.Table]], segments: Sequence[int]) -> None:
         """Run some segments of a micro-batch that does not end, and start the query again."""
-        before = self._committed()
+        before = self._committed_state()
         arrivals = self._pack(parts)
         if arrivals:
             self._run(arrivals, (), segments)
             self.tallies.pop()
         self._restart(before)
 
-    def _committed(self) -> tuple[list[bytes | None], list[MapState], int]:
+    def _committed_state(self) -> tuple[list[bytes | None], list[MapState], int]:
         return list(self.states), [MapState(each) for each in self.maps], self.batch
 
     def _restart(self, before: tuple[list[bytes | None], list[MapState], int]) -> None:
@@ -155,7 +155,7 @@ class Cluster:
 
     def crash_tick(self) -> list[pa.RecordBatch]:
         """Run a micro-batch without new rows that does not end, and start the query again."""
-        before = self._committed()
+        before = self._committed_state()
         lost = self.tick()
         self.tallies.pop()
         self._restart(before)
@@ -221,7 +221,7 @@ Parts = tuple[list[pa.Table], list[pa.Table]]
 
 
 def cut(rng: Random, case: Case, tables: tuple[pa.Table, pa.Table]) -> list[Parts]:
-    """Random micro-batches of random partitions; rows keep their order."""
+    """Draw random micro-batches of random partitions; rows keep their order."""
     batches = []
     at = [0, 0]
     while any(at[side] < tables[side].num_rows for side in (0, 1)):
@@ -236,7 +236,7 @@ def cut(rng: Random, case: Case, tables: tuple[pa.Table, pa.Table]) -> list[Part
 
 
 def arrivals_of(cluster: Cluster, case: Case, batches, marks: list[int | None]):
-    """Arrival order as documented, by plain means: (admitted arrivals, late, without a time)."""
+    """Return the documented order of arrival, by plain means: (admitted arrivals, late, without a time)."""
     sides = ((case.left, case.left_time), (case.right, case.right_time))
     clocks = [[row.get(TIME) for row in rows(table, name)] for table, name in sides]
     unit = UNITS[cluster.definition.spec.unit]
@@ -262,15 +262,6 @@ def arrivals_of(cluster: Cluster, case: Case, batches, marks: list[int | None]):
             here.sort(key=lambda a: (a[1], a[2]))
         order += [(SIDES[side], index) for _, _, side, index in here]
     return order, late, no_time
-
-
-def with_row_numbers(case: Case) -> tuple[pa.Table, pa.Table]:
-    """Return both tables with a last column that numbers their rows."""
-    left, right = (
-        table.append_column(name, pa.array(range(table.num_rows), pa.int64()))
-        for table, name in ((case.left, "row of left"), (case.right, "row of right"))
-    )
-    return left, right
 
 
 def row_pairs(batches: Sequence[pa.RecordBatch]) -> list[tuple[int, int]]:

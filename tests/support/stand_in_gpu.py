@@ -149,7 +149,7 @@ class StandIn:
         return np.empty(size, np.uint8)
 
     def _check(self, address: int, size: int) -> None:
-        """A copy must stay inside of one allocation."""
+        """Check that a copy stays within one allocation."""
         ends = ((start, held.ctypes.data + held.nbytes) for start, held in self.held.items())
         inside = any(start <= address and address + size <= end for start, end in ends)
         assert inside, (address, size)

@@ -59,7 +59,7 @@ FAMILY_WEIGHTS = {"int": 6, "float": 5, "decimal": 2, "date": 2, "naive": 2, "zo
 
 
 def make_array(rng: Random, kind: pa.DataType, size: int) -> pa.Array:
-    """A column: values from a small pool, with or without skew, with or without NULLs."""
+    """Draw a column: values from a small pool, with or without skew, with or without NULLs."""
     draw = _drawer(kind)
     spread = rng.choices(("small", "wide", "edges"), (6, 2, 1))[0]
     pool = [draw(rng, spread) for _ in range(rng.choice((1, 4, 8, 40)))]
@@ -130,7 +130,7 @@ def _decimals(precision: int, scale: int) -> Draw:
 
 
 def _temporals(kind: pa.DataType) -> Draw:
-    """Whole numbers in the unit of the type; years 2 to 9998, as far as the unit reaches."""
+    """Return a function that draws times in the unit of the type: years 2 to 9998, if in its reach."""
     unit = 86_400 * 10**9 if pa.types.is_date(kind) else UNITS[kind.unit]
     second = max(10**9 // unit, 1)
     base, steps = NEW_YEAR * 10**9 // unit, (1, second, second // 2 or 1)
@@ -157,7 +157,7 @@ def _temporals(kind: pa.DataType) -> Draw:
 def make_tables(
     seed: int, left_rows: int, right_rows: int, values: int | None = None
 ) -> tuple[pa.Table, pa.Table]:
-    """Two tables with columns of like families; `values` is a seed of their own for what is in them."""
+    """Draw two tables with columns of like families; `values` is a separate seed for their values."""
     rng = Random(f"schema {seed}")
     weights = [FAMILY_WEIGHTS.get(family, 1) for family in FAMILIES]
     families = rng.choices(list(FAMILIES), weights, k=rng.randint(1, 4))
@@ -178,7 +178,7 @@ def _columns(seed: int, values: int | None, families: list[str], side: int, size
 
 @st.composite
 def tables(draw: Any, max_rows: int = 40) -> tuple[pa.Table, pa.Table]:
-    """Two random tables."""
+    """Draw two random tables of up to `max_rows` rows."""
     sizes = st.integers(0, max_rows)
     return make_tables(draw(st.integers(0, 2**32 - 1)), draw(sizes), draw(sizes))
 
@@ -187,7 +187,7 @@ def tables(draw: Any, max_rows: int = 40) -> tuple[pa.Table, pa.Table]:
 
 
 def make_windows(rng: Random, tick: int = 10**9, timed: bool = True) -> Windows:
-    """Windows of any kind on either side; those of time are a few `tick`s (in nanoseconds) long."""
+    """Draw windows of any kind on either side; those of time are a few `tick`s (in nanoseconds) long."""
     if rng.random() < 0.4:
         both = _window(rng, tick, timed)
         return Windows(both, both)
@@ -206,7 +206,6 @@ def _window(rng: Random, tick: int, timed: bool) -> Window | None:
 
 @st.composite
 def windows(draw: Any, tick: int = 10**9) -> Windows:
-    """Random windows."""
     return make_windows(Random(draw(st.integers(0, 2**32 - 1))), tick)
 
 
@@ -221,7 +220,7 @@ class Clock:
 
 
 def make_clock(rng: Random) -> Clock:
-    """Two time columns; sometimes their units differ, seldom their times are at the end of the range."""
+    """Draw two time columns; sometimes their units differ, seldom their times are at the end of the range."""
     units = rng.choices(TIME_UNITS, k=2)
     if rng.random() < 0.6:
         units[1] = units[0]
@@ -235,7 +234,7 @@ def make_clock(rng: Random) -> Clock:
 
 
 def make_times(rng: Random, clock: Clock, side: int, size: int, nulls: bool) -> pa.Array:
-    """Times with ties; in order, nearly in order, or in none."""
+    """Draw times with ties; in order, nearly in order, or in none."""
     unit = UNITS[clock.kinds[side].unit]
     span = rng.choice((1, 4, 12, 25))
     ticks = sorted(rng.randint(0, span) for _ in range(size))
@@ -266,7 +265,7 @@ def make_case(
     seed: int, left_rows: int, right_rows: int, depth: int = 1, conditions: int = 2,
     values: int | None = None,
 ) -> Case:  # fmt: skip
-    """The case of a seed; `depth` and `conditions` bound the size of the predicate."""
+    """Return the case of a seed; `depth` and `conditions` bound the size of the predicate."""
     rng = Random(f"case {seed}")
     left, right = make_tables(seed, left_rows, right_rows, values)
     timed = rng.random() < 0.7
@@ -286,7 +285,6 @@ def make_case(
 
 @st.composite
 def cases(draw: Any, max_rows: int = 40, max_depth: int = 3, max_conditions: int = 3) -> Case:
-    """Random joins."""
     seed, sizes = draw(st.integers(0, 2**32 - 1)), st.integers(0, max_rows)
     knobs = draw(st.tuples(sizes, sizes, st.integers(0, max_depth), st.integers(1, max_conditions)))
     return make_case(seed, *knobs)
@@ -294,7 +292,7 @@ def cases(draw: Any, max_rows: int = 40, max_depth: int = 3, max_conditions: int
 
 @st.composite
 def known_cases(draw: Any, max_rows: int = 40) -> Case:
-    """Random joins of some shapes (columns, predicate, windows) that all tests share, with random values.
+    """Draw joins of some shapes (columns, predicate, windows) that all tests share, with random values.
 
     A predicate takes a second to compile, and what one test has compiled the others find on the disk.
     """
@@ -304,17 +302,17 @@ def known_cases(draw: Any, max_rows: int = 40) -> Case:
 
 
 def scope_of(left: pa.Schema, right: pa.Schema) -> Scope:
-    """The scope of a join of two Arrow schemas."""
+    """Return the scope of a join of two Arrow schemas."""
     return Scope.of(Schema.from_arrow(left, "left"), Schema.from_arrow(right, "right"))
 
 
 def bound(case: Case) -> Expr:
-    """The bound predicate of a case."""
+    """Bind the predicate of a case."""
     return bind(parse(case.on), scope_of(case.left.schema, case.right.schema))
 
 
 def expect(case: Case, lateness: int | None = None, arrivals: Any = None) -> Result:
-    """What the oracle says about a case."""
+    """Return the oracle's answer for a case."""
     left, right = rows(case.left, case.left_time), rows(case.right, case.right_time)
     times = (TIME, TIME) if case.left_time else (None, None)
     return join(left, right, bound(case), case.windows, lateness, arrivals, *times)
