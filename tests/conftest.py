@@ -28,7 +28,7 @@ use_quick_home()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With a client of Spark Connect, run the tests that take a session; skip those that need a JVM."""
+    """Run only tests that take a session with a client of Spark Connect; skip those that need a JVM."""
     if not CONNECT:
         return
     config.hook.pytest_deselected(items=[item for item in items if not takes_session(item)])

@@ -112,7 +112,7 @@ def test_a_metric_of_micro_batches_that_is_exported(monkeypatch: pytest.MonkeyPa
     figures = {**segment, "rows": 2, "visits": 7, "segments": [json.dumps(segment)]}
 
     class Running:
-        """What a streaming query says of its micro-batches."""
+        """A streaming query that reports its micro-batches."""
 
         name, id, isActive = "market", "1", True
         batch = 0

@@ -27,10 +27,10 @@ def run(name: str) -> list[str]:
     for cell in notebook.cells:
         assert not cell.get("outputs"), "notebooks are kept without outputs"
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
-    return ["\n".join(map(shown, c.outputs)) for c in notebook.cells if c.cell_type == "code"]
+    return ["\n".join(map(show_output, c.outputs)) for c in notebook.cells if c.cell_type == "code"]
 
 
-def shown(output: Any) -> str:
+def show_output(output: Any) -> str:
     data = output.get("data", {})
     return str(output.get("text") or data.get("text/html") or data.get("text/plain") or "")
 

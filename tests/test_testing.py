@@ -18,7 +18,7 @@ from worked_example import EVENT, START, worked_example
 
 
 def events(rng: Random, size: int) -> pa.Table:
-    """Rows with ties of times, rows without a time, NULL and NaN."""
+    """Return rows with ties of times, rows without a time, NULL and NaN."""
     return pa.table(
         {
             "t": [
