@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 LOCK := requirements-dev.txt
 # Files and folders that scripts/english.py checks.
-PLAIN := src bench tools scripts docs README.md CONTRIBUTING.md CHANGELOG.md
+PLAIN := src bench tools scripts tests examples docs README.md CONTRIBUTING.md CHANGELOG.md
 # The seed of `make fuzz`, and its inputs per target.
 SEED := 1
 INPUTS := 1000
