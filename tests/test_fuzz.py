@@ -134,7 +134,7 @@ INDEX = "00000000000000000000.index"
 
 
 def _damage(name: str, mutant: tuple[int, bytes, bytes]) -> Mutant:
-    """A file of a log with other bytes at a place."""
+    """Return a file of a log with other bytes at a place."""
     place, old, new = mutant
     whole = dict(_log())[name]
     assert whole[place : place + len(old)] == old
@@ -142,7 +142,7 @@ def _damage(name: str, mutant: tuple[int, bytes, bytes]) -> Mutant:
 
 
 def _with_own_sums(index: Mutant) -> Mutant:
-    """The index with the right checksums of its records: a person can write them."""
+    """Return the index with the right checksums of its records: a person can write them."""
     heads = (index.data[start : start + 20] for start in range(0, len(index.whole), 24))
     return Mutant(index.whole, b"".join(head + struct.pack("<I", zlib.crc32(head)) for head in heads))
 

@@ -436,14 +436,14 @@ def test_run_says_that_a_row_on_standard_input_was_late(tmp_path, capsys, monkey
     )
     rows = b"n,v,t\n0,1,5\n1,2,20\n2,0,12\n3,9,21\n"
 
-    def told(*more: str) -> str:
+    def run_query(*more: str) -> str:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(rows)))
         assert run(["run", str(query), "--input", "R=-", *more]) == 0
         return capsys.readouterr().out
 
-    assert told("--output", "T=-").splitlines()[1:] == ["1,3"]
-    assert told("--why", "a=1", "--why", "b=3").startswith("join of a and b for T: the rows join\n")
-    late = told("--why", "a=2", "--why", "b=3")
+    assert run_query("--output", "T=-").splitlines()[1:] == ["1,3"]
+    assert run_query("--why", "a=1", "--why", "b=3").startswith("join of a and b for T: the rows join\n")
+    late = run_query("--why", "a=2", "--why", "b=3")
     assert late.startswith("join of a and b for T: the rows do not join\n")
     assert "no   row of a in the join: not held: it is 9 seconds behind the watermark: it was late" in late
 

@@ -55,7 +55,7 @@ def runs(draw):
 @settings(max_examples=200, deadline=None)
 @given(runs(), st.integers(1, 2), st.booleans())
 def test_rows_of_several_batches_are_what_arrow_takes(case, sides, many):
-    """Few rows, and so many that the loops run without the interpreter's lock."""
+    """With few rows, and with enough that the loops run without the interpreter's lock."""
     batches, rows = case
     rows = [some * (1 + 2048 * many) for some in rows]
     schema, flat = batches[0].schema, [row for some in rows for row in some]

@@ -13,7 +13,7 @@ import pytest
 import handshake as hs
 from cli_runs import run_here
 from gpu_joins import SMALL, TUNINGS
-from gpu_queries import check_query, random_items, random_query, tuned
+from gpu_queries import check_query, random_items, random_query, use_tuning
 from handshake.errors import HandshakeError, UnsupportedError
 from handshake.joins.device import reduce
 from handshake.kernels.compile import Program
@@ -86,7 +86,7 @@ def test_pairs_stay_on_the_device(stand_in: StandIn, monkeypatch: pytest.MonkeyP
 def test_large_windows_are_searched_by_index(stand_in: StandIn) -> None:
     bands = f"{PAIRS} AND x BETWEEN y - 3 AND y + 3"
     text = f"SELECT k, count(*) AS n, avg(w) AS a FROM ({bands}) [TUMBLE 1 s] GROUP BY k"
-    with tuned(replace(SMALL, device_indexed_from=100, slice_rows=300)):
+    with use_tuning(replace(SMALL, device_indexed_from=100, slice_rows=300)):
         given = tables(1500, spread=500)
         query, found = Query(TEXT + text, device="gpu"), []
         for name, table in given.items():

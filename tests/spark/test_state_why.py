@@ -194,8 +194,8 @@ def test_best_matches_agree_with_the_results(tmp_path: Path, name: str) -> None:
         is_result = right in run.results.get(left, [])
         assert found.joined is not True
         assert found.joined is None or not is_result, (left, right, str(found))
-        assert (held(found, "left") == "holds") == (left in waiting)
-        assert (held(found, "right") == "holds") == (right in known)
+        assert (outcome_of_held(found, "left") == "holds") == (left in waiting)
+        assert (outcome_of_held(found, "right") == "holds") == (right in known)
         if left in waiting:
             assert (found.joined is None) == is_result, (left, right, str(found))
             taken = [int(r) for r in re.findall(r"\br = (\d+)", found.notes[0])]
@@ -251,7 +251,7 @@ def test_best_matches_in_the_state_have_reasons(tmp_path: Path, capfd: Any) -> N
     cluster.watermark = 7 * SECOND
     assert [batch.column("r").to_pylist() for batch in cluster.tick()] == [[1, 2]]
 
-    def told(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+    def explain(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
         found = run_here(capfd, "state", "why", tmp_path, json.dumps(left), json.dumps(right))
         return (found.out or found.complaint).splitlines()
 
@@ -260,7 +260,7 @@ def test_best_matches_in_the_state_have_reasons(tmp_path: Path, capfd: Any) -> N
         "2 best by ABS(l.x - r.a): its value is 4; 2 right rows are better, the last of them r = 2, a = 8, "
         "u = 1970-01-01 00:00:03: its value is 1"
     )
-    assert told({"l": 1}, {"r": 3})[3:] == [
+    assert explain({"l": 1}, {"r": 3})[3:] == [
         "  yes  left row in the state: segment 1 holds it",
         "  yes  right row in the state: segment 0 holds it",
         f"  no   {worse}",
@@ -270,12 +270,12 @@ def test_best_matches_in_the_state_have_reasons(tmp_path: Path, capfd: Any) -> N
         "  the right row waits for matches until the watermark is 7.999999 seconds later",
         end,
     ]
-    assert told({"l": 1}, {"r": 1})[5] == (
+    assert explain({"l": 1}, {"r": 1})[5] == (
         "  ?    2 best by ABS(l.x - r.a): its value is 0, rank 1 of 2 so far; the left row waits until the "
         "watermark is 2 seconds later"
     )
     final = {"l": 0, "x": 7, "t": "1970-01-01 00:00:01"}
-    found = told(final, {"r": 1})
+    found = explain(final, {"r": 1})
     assert found[0] == "the rows join if what is marked ? holds"
     assert found[3::2] == [
         "  ?    left row in the state: it is final, 6 seconds behind the watermark; its result has come if "
@@ -283,13 +283,13 @@ def test_best_matches_in_the_state_have_reasons(tmp_path: Path, capfd: Any) -> N
         "  ?    2 best by ABS(l.x - r.a): its value is 0; fewer than 2 right rows that are held are better",
         end,
     ]
-    assert told(final, {"r": 3})[5] == f"  no   {worse}"
+    assert explain(final, {"r": 3})[5] == f"  no   {worse}"
     late = {"r": 9, "a": 7, "u": "1970-01-01 00:00:06"}
-    assert told({"l": 1}, late)[4] == (
+    assert explain({"l": 1}, late)[4] == (
         "  no   right row in the state: no segment holds it, and it is 1 second behind the watermark: it was "
         "late, or has not come"
     )
-    assert told({"l": 1}, {"r": 9, "u": late["u"]}) == [
+    assert explain({"l": 1}, {"r": 9, "u": late["u"]}) == [
         "the state holds no row of the right stream with these values, so the join's other columns are "
         "needed to say why: a"
     ]
@@ -316,9 +316,9 @@ def test_right_rows_that_are_replaced_may_have_been_taken(tmp_path: Path) -> Non
     )
     found = handshake.why(trade, quote, state=tmp_path)
     assert found.conditions[-2].detail.endswith("or a later row of its keys has replaced it")
-    assert held(found, "right") == "unknown"
+    assert outcome_of_held(found, "right") == "unknown"
     waiting = handshake.why({"l": 298}, quote, state=tmp_path)
-    assert (held(waiting, "right"), waiting.joined) == ("fails", False)
+    assert (outcome_of_held(waiting, "right"), waiting.joined) == ("fails", False)
 
 
 def test_what_a_state_cannot_say(tmp_path: Path) -> None:

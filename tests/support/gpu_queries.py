@@ -21,9 +21,9 @@ from handshake.plan.optimise import optimise
 from handshake.plan.query import parse_query
 from handshake.schema import UNITS
 from query_backends import plain
-from query_streams import Item, results, results_together, seen
+from query_streams import Item, as_physical, results, results_together
 
-__all__ = ["STREAMS", "check_query", "random_items", "random_query", "tuned"]
+__all__ = ["STREAMS", "check_query", "random_items", "random_query", "use_tuning"]
 
 _COLUMNS = """g string(4), k int8, i int, l long, u uint64, d decimal(12, 2), e decimal(38, 3), x double,
 f float, b bool"""
@@ -115,7 +115,7 @@ def random_items(seed: int, most: int) -> list[Item]:
 
 
 @contextmanager
-def tuned(tuning: Tuning) -> Iterator[None]:
+def use_tuning(tuning: Tuning) -> Iterator[None]:
     """Let joins in queries have other thresholds."""
     join_engines.prepare = partial(prepare, tuning=tuning)
     try:
@@ -125,12 +125,12 @@ def tuned(tuning: Tuning) -> Iterator[None]:
 
 
 def check_query(text: str, items: list[Item], seed: int, tuning: Tuning = TUNING) -> int:
-    """A GPU gives what the oracle gives, and counts what it counts; returns the number of results."""
+    """Compare results and counts on a GPU with those of the oracle; return the number of results."""
     rng, plan = Random(f"cuts {seed}"), parse_query(text)
     items, optimised = _in_units(plan, items), rng.random() < 0.7
-    with tuned(tuning):
+    with use_tuning(tuning):
         query, counts = Query(plan, device="gpu", optimised=optimised), query_oracle.Counts()
-    arrivals, together = seen(query, items), rng.random() < 0.5
+    arrivals, together = as_physical(query, items), rng.random() < 0.5
     wanted = query_oracle.run(optimise(plan) if optimised else plan, arrivals, counts)
     push, batches = (results_together, _slices(rng, items)) if together else (results, _cuts(rng, items))
     found, error = _outcome(push, query, batches)

@@ -51,7 +51,7 @@ class Mutant:
 
 
 def _alike(some: bytes, others: bytes) -> int:
-    """The number of bytes that both begin with."""
+    """Return the number of bytes that both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(some, others, strict=False)))
 
 

@@ -43,7 +43,7 @@ class Fault:
     input: str
     """The input in ASCII, shortened."""
     fault: str
-    """What went wrong, and where."""
+    """The error, and its place."""
 
     def __str__(self) -> str:
         return f"--target {self.target} --seed {self.seed} --only {self.number}: {self.fault}"

@@ -109,7 +109,7 @@ def _manifests() -> tuple[bytes, ...]:
 
 
 def _with_plain_names(data: bytes) -> bytes:
-    """The manifest with numbers as the random names of its owner and its files: the same in each run."""
+    """Number the random names of the owner and its files in a manifest, so that each run has the same."""
     fields = _fields(data).decode()
     for number, name in enumerate(re.findall(r'[0-9a-f]{32}|(?<="owner": ")[0-9a-f]{12}', fields)):
         fields = fields.replace(name, f"{number:0{len(name)}}")
@@ -149,7 +149,7 @@ def _fields(data: bytes) -> bytes:
 
 
 def _with_fields(data: bytes, fields: bytes) -> bytes:
-    """Return the manifest with another text as its fields, which are compressed, and with the checksum of these."""
+    """Return the manifest with other fields, which are compressed, and with their checksum."""
     mark, _, size, *rest = _HEAD.unpack_from(data)
     packed = zlib.compress(fields, 1)
     body = struct.pack("<III", len(packed), *rest) + packed + data[_HEAD.size + size :]

@@ -57,7 +57,7 @@ class Chosen(NamedTuple):
     rows: int
     """Rows of all indexes."""
 
-    def extended(self, near: list[BasicWindow], least: int, known: dict[int, Run]) -> list[BasicWindow]:
+    def select_wanted(self, near: list[BasicWindow], least: int, known: dict[int, Run]) -> list[BasicWindow]:
         """Return which of the basic windows to search are wanted now.
 
         Between two searches most often a small one has come, and hundreds are as before.
@@ -118,7 +118,7 @@ class LookUps:
         inner, tuning = 1 - piece.spec.side, self._tuning
         known, last = self._runs[inner], self._chosen[inner]
         least = min(tuning.device_indexed_from, -(-tuning.device_indexed_pairs // piece.rows))
-        wanted = last.extended(near, least, known)
+        wanted = last.select_wanted(near, least, known)
         nullable = bool(self._windows[0].validity or self._windows[1].validity)
         same = nullable == last.nullable and len(wanted) == len(last.windows)
         if same and all(map(is_, wanted, last.windows)):
