@@ -40,7 +40,7 @@ class AsOfKind(KindOfJoin):
         assert window is not None
         reach = window.reach(unit)
         self._reach = (0, reach) if node.looks_ahead else (reach, 0)
-        self.windows = waiting_windows(unit, *self._reach)
+        self.waiting = waiting_windows(unit, *self._reach)
         """The windows that hold rows as long as left rows wait."""
 
     def step(self, step: JoinStep, pairs: Chunk, positions: Array) -> Chunk:

@@ -111,7 +111,7 @@ def _find_as_of(
     held = [row is not None and _holds(table, row) for table, row in zip(tables, rows, strict=True)]
     # right rows are held whatever their values, as long as a left row may look for them
     matchable = [rows[0] is not None and kind.can_match(rows[0]), rows[1] is not None]
-    asked = [_ask(operator, k, each, kind.windows.each, matchable[k]) for k, each in enumerate(given)]
+    asked = [_ask(operator, k, each, kind.waiting.each, matchable[k]) for k, each in enumerate(given)]
     left = LeftRow(asked[0].member, asked[0].unit, asked[0].mark, held[0])
     right = _explain(asked[1], held[1])
     if kind.replaces and not held[1] and matchable[1] and asked[1].behind:
