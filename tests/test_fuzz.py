@@ -80,6 +80,7 @@ def test_each_fault_of_the_tally_has_a_test() -> None:
         if "faults" in entry["outcomes"]
     }
     for fault in tally["faults"]:
+        assert fault["test"], f"enter the test that covers it into the tally: {fault}"
         file, _, test = fault["test"].partition("::")
         name, _, case = test.rstrip("]").partition("[")
         text = (ROOT / file).read_text()
