@@ -87,6 +87,43 @@ class Slow(Block):
         return read.data
 
 
+class Turning(Block):
+    """Offers a place, which changes in every cycle, and the inverse of a memory's word there."""
+
+    def __init__(self) -> None:
+        super().__init__({"data": In(BITS), "place": Out(3), "word": Out(BITS)}, ())
+
+    def build(self) -> Module:
+        m = Module()
+        count = Signal(3)
+        m.submodules.words = memory = Memory(shape=BITS, depth=8, init=[3 * n + 1 for n in range(8)])
+        read, write = memory.read_port(domain="comb"), memory.write_port()
+        m.d.comb += [write.addr.eq(count), write.data.eq(self.data), write.en.eq(self.data[1])]
+        m.d.sync += count.eq(count + Mux(self.data[0], 3, 1))
+        m.d.comb += [self.place.eq(~count), read.addr.eq(self.place), self.word.eq(~read.data)]
+        return m
+
+
+class Ring(Block):
+    """Nine turning parts in a ring: each has the word of the one before it."""
+
+    def __init__(self) -> None:
+        super().__init__({"i": stream_in(SMALL), "o": stream_out(SMALL), "cycles": Out(8)}, ())
+
+    def build(self) -> Module:
+        m = Module()
+        parts = [Turning() for _ in range(9)]
+        for index, part in enumerate(parts):
+            m.submodules[f"part{index}"] = part
+            m.d.comb += part.data.eq(parts[index - 1].word)
+        m.d.sync += self.cycles.eq(self.cycles + parts[0].place[0])
+        m.d.comb += [
+            self.o.payload.as_value().eq(parts[0].word), self.o.valid.eq(self.i.valid),
+            self.o.eos.eq(self.i.eos), self.i.ready.eq(self.o.ready),
+        ]  # fmt: skip
+        return m
+
+
 class Line(Block):
     """Nine slow parts in a row."""
 
@@ -197,6 +234,13 @@ def test_what_begins_or_is_set_otherwise_is_not_merge_registers() -> None:
     assert merge_registers(part) == part
     chain = _part(p_a="p_in", p_b="p_a.curr", p_c="p_b.curr", p_d="p_b.curr")
     assert sorted(merge_registers(chain).nets) == ["p_a", "p_b", "p_c", "p_in"]
+
+
+@needs_compiler
+def test_a_memory_is_read_at_an_output_of_the_same_cycle() -> None:
+    fed = {"i": feed(SMALL, [(n, n) for n in range(8)])}
+    here, there = (Simulation(Ring(), engine).run(fed) for engine in ("amaranth", "cxxrtl-quick"))
+    assert here == there
 
 
 @needs_compiler

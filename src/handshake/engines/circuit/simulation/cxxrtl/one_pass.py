@@ -45,7 +45,7 @@ _OUTPUT = re.compile(r"^\t\t(?P<net>[\w<>()]+?)(?:\.next)? = (?P<source>cell_\w+
 _SETTLED = re.compile(r"^\t(?P<net>p_\w+)\.next = (?P<source>.*);\n", re.MULTILINE)
 _READ = re.compile(
     r"^\t// memory \S+ read port \d+\n"
-    r"\tauto (?P<index>tmp_\d+) = memory_index\(\w+\.curr, \d+, \d+\);\n"
+    r"\tauto (?P<index>tmp_\d+) = memory_index\((?P<address>\w+)\.curr, \d+, \d+\);\n"
     r"\tCXXRTL_ASSERT.*\n"
     r"\tif\((?P=index)\.valid\) \{\n"
     r"\t\tvalue<\d+> (?P<found>tmp_\d+) = \w+\[(?P=index)\.index\];\n"
@@ -147,6 +147,8 @@ def _halves(part: ParsedModule) -> _Halves | None:
     first = (*reads.values(), *settling.values())
     others = tuple(unit for unit in part.units if unit not in first)
     inside = reads.keys() & part.values.keys()
+    if any(found["address"] in settling for unit in reads.values() for found in _READ.finditer(unit)):
+        return None
     if not all(_settles(_sources(unit), inside, settling) for unit in settling.values()):
         return None
     wires = {name for name, net in part.nets.items() if net.kind == "wire"}
