@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from importlib.metadata import version
 from itertools import pairwise
@@ -22,9 +21,7 @@ from handshake.engines.circuit.emit import to_rtlil
 from handshake.engines.circuit.join.design import Design
 from handshake.engines.circuit.simulation.cxxrtl import engine as cxxrtl_engine
 from handshake.engines.circuit.simulation.cxxrtl.engine import IN_MODULES, write_cxx
-from handshake.engines.circuit.simulation.cxxrtl.merge import merge_registers
 from handshake.engines.circuit.simulation.cxxrtl.one_pass import has_many_instances, one_pass
-from handshake.engines.circuit.simulation.cxxrtl.parse import Net, ParsedModule
 from handshake.engines.circuit.simulation.simulate import Simulation, feed
 from handshake.engines.circuit.simulation.testbench import Ports
 
@@ -159,14 +156,6 @@ def _model(circuit: Block) -> str:
     return write_cxx(text, IN_MODULES)
 
 
-def test_copies_are_merged_and_others_are_not() -> None:
-    text = one_pass(_model(Line(2)))
-    assert text is not None
-    (state,) = re.findall(r"struct alignas\(32\) State \{\n(.*?)\n\t\}", text, re.DOTALL)
-    assert state.count("value<3>") == 2  # of three places
-    assert text.count("handshake::store<") == 1  # of two memories
-
-
 def test_an_output_that_does_not_wait_for_the_clock_is_left_to_the_flattened_circuit() -> None:
     assert one_pass(_model(Line(2, at_once=True))) is None
 
@@ -208,32 +197,6 @@ def test_parts_that_wait_are_left_alone_and_see_the_same_cycles() -> None:
         assert runs[0] == runs[1] == runs[2], gap
         assert runs[0].probes["taken"] == 12
         assert len(runs[0].outputs["o"]) == 12
-
-
-def _part(**units: str) -> ParsedModule:
-    nets = {name: Net("wire", "output" if name == "p_out" else "", 4) for name in units}
-    starts = {name: "{0x3u}" if name == "p_late" else "{0u}" for name in units}
-    texts = tuple(
-        f"\t// cell\n\tif (posedge_p_clk) {{\n\t\t{n}.next = {t};\n\t}}\n" for n, t in units.items()
-    )
-    return ParsedModule("p_part", {**nets, "p_in": Net("value", "input", 4)}, {}, starts, {}, texts)
-
-
-def test_what_depends_on_itself_is_merged_if_all_else_is_the_same() -> None:
-    same = _part(p_a="add(p_a.curr, p_in)", p_b="add(p_b.curr, p_in)", p_out="add(p_out.curr, p_in)")
-    assert [name for name in merge_registers(same).nets if name != "p_in"] == ["p_out"]
-    assert len(merge_registers(same).units) == 1
-    # Two rings of two: each feeds the other one of its own ring.
-    rings = _part(p_a="inv(p_b.curr)", p_b="p_a.curr", p_c="inv(p_d.curr)", p_d="p_c.curr")
-    assert sorted(merge_registers(rings).nets) == ["p_a", "p_b", "p_in"]
-    assert "p_c." not in "".join(merge_registers(rings).units)
-
-
-def test_what_begins_or_is_set_otherwise_is_not_merge_registers() -> None:
-    part = _part(p_a="add(p_a.curr, p_in)", p_late="add(p_late.curr, p_in)", p_c="add(p_a.curr, p_c.curr)")
-    assert merge_registers(part) == part
-    chain = _part(p_a="p_in", p_b="p_a.curr", p_c="p_b.curr", p_d="p_b.curr")
-    assert sorted(merge_registers(chain).nets) == ["p_a", "p_b", "p_c", "p_in"]
 
 
 @needs_compiler

@@ -133,15 +133,13 @@ template <class Top> void clock_of(Top &, bool, long) {}
 
 // Where all logic settles in one pass, the evaluation that moves the registers shows the outputs as they
 // were before it, so one evaluation per cycle will do: half the work.
-template <class Top> auto commit_of(Top &top, int) -> decltype(top.move(), void()) { top.move(); }
-template <class Top> void commit_of(Top &top, long) { top.commit(); }
 template <class Top> auto cycle_at_once(Bench &bench, Top &top, int64_t now, int)
     -> decltype(top.prev_p_clk, bool()) {
   bench.offer(now);
   clock_of(top, true, 0);
   top.eval();
   bool moved = bench.take(now);
-  commit_of(top, 0);
+  top.commit();
   clock_of(top, false, 0);
   top.prev_p_clk = top.p_clk;
   return moved;
