@@ -117,6 +117,12 @@ class Joined:
         """The columns of each stream, as expressions may read them."""
         return tuple(member.item.schema for member in self.members)
 
+    @property
+    def name(self) -> str:
+        """The name of the results: that of the first stream, or those of all in parentheses."""
+        names = ", ".join(member.item.name for member in self.members)
+        return f"({names})" if self.members[0].prefix else names
+
     def flat(self, expr: Expr) -> Expr:
         """Turn an expression on the streams into one on the results; a further stream is the right side."""
 
@@ -139,11 +145,11 @@ class Joined:
             on: The condition; the new stream has the number behind those of `schemas`.
             last: Whether no other stream follows, so that the times of rows are not needed any more.
         """
-        first, unit = self.members[0], finest_unit(self.node.clock.unit, item.node.clock.unit)
+        first, name = self.members[0], self.name
+        unit = finest_unit(self.node.clock.unit, item.node.clock.unit)
         if first.prefix == "":
-            name, windows, on = first.item.name, (first.window, window), self.flat(on)
+            windows, on = (first.window, window), self.flat(on)
         else:
-            name = f"({', '.join(member.item.name for member in self.members)})"
             longest = max(member.window.size for member in self.members)
             windows = (TimeWindow(longest), TimeWindow(_whole(window, unit) + self.delay))
             on = conjunction((*conjuncts(self.flat(on)), *self._in_windows(item, window)))
@@ -162,9 +168,7 @@ class Joined:
 
     def as_of(self, item: Item, window: Window, kind: JoinKind, on: Expr, match: str) -> Joined:
         """Join another stream as of the time of these; results have that time if the join looks back."""
-        name = self.members[0].item.name
-        if self.members[0].prefix:
-            name = f"({', '.join(member.item.name for member in self.members)})"
+        name = self.name
         node = WindowJoin(
             (self.node, item.node), (name, item.name), (window, window), self.flat(on), kind, match=match
         )

@@ -39,6 +39,10 @@ from handshake.schema import (
 )
 
 _EPOCH = datetime(1970, 1, 1)
+_PLAIN_TYPES = (
+    (type(None), NULL), (bool, BOOL), (int, INT64), (float, FLOAT64), (str, STRING), (bytes, BINARY),
+)  # fmt: skip
+"""The types of Python's own values; True is a whole number, too, so bool comes first."""
 _TOO_FINE = r"[.,]\d{6}\d*[1-9]"
 
 
@@ -54,19 +58,10 @@ def fail(message: str, expr: Expr) -> ExpressionError:
 
 def literal_of(value: Any, expr: Expr) -> Literal:
     """Give a Python constant its type."""
+    for python, kind in _PLAIN_TYPES:
+        if isinstance(value, python):
+            return Literal(value, type=kind, at=expr.at)
     match value:
-        case None:
-            return Literal(None, type=NULL, at=expr.at)
-        case bool():
-            return Literal(value, type=BOOL, at=expr.at)
-        case int():
-            return Literal(value, type=INT64, at=expr.at)
-        case float():
-            return Literal(value, type=FLOAT64, at=expr.at)
-        case str():
-            return Literal(value, type=STRING, at=expr.at)
-        case bytes():
-            return Literal(value, type=BINARY, at=expr.at)
         case PyDecimal():
             return _decimal_literal(value, expr)
         case datetime():

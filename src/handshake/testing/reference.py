@@ -8,16 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from handshake.errors import ExpressionError, InputError, UnsupportedError, suggest
+from handshake.errors import InputError, UnsupportedError, suggest
 from handshake.io.frames import plain_schema, table_of
 from handshake.joins.join import Join
-from handshake.joins.plan import JoinPlan
+from handshake.joins.plan import JoinPlan, predicate_of
 from handshake.kinds import KINDS, JoinKind, kind_of_join
 from handshake.plan.bind import Scope, bind
-from handshake.plan.build import Expression
-from handshake.plan.expr import Expr, Literal
-from handshake.plan.parse import parse
-from handshake.schema import BOOL, UNITS, Schema
+from handshake.plan.expr import Expr
+from handshake.schema import UNITS, Schema
 from handshake.testing.oracle import TIME, Result, join, of_kind, rows
 from handshake.windows import Duration, Windows, windows_of
 
@@ -101,7 +99,7 @@ def describe(join: JoinLike, left: pa.Schema, right: pa.Schema) -> Described:
         None if n is None else s.get(n).name for n, s in zip(names, schemas, strict=True)
     )
     windows = windows_of(join.get("window"), join.get("left_window"), join.get("right_window"))
-    on = bind(_predicate(join.get("on")), Scope.of(schemas[0], schemas[1], join.get("aliases")))
+    on = bind(predicate_of(join.get("on")), Scope.of(schemas[0], schemas[1], join.get("aliases")))
     late = Duration.parse(join["lateness"]).nanoseconds if join.get("lateness") else 0
     kind = kind_of_join(join.get("how", "inner"))
     return Described(on, windows, (left_time, right_time), kind, join.get("suffix", "_right"), late)
@@ -121,17 +119,6 @@ def check_join(join: Mapping[str, Any]) -> None:
                 f"a join has no argument '{name}' that a test can take{suggest(name, known)}; "
                 f"results depend on {', '.join(_KEYWORDS)}"
             )
-
-
-def _predicate(on: Any) -> Expr:
-    if on is None:
-        return Literal(True, type=BOOL)
-    if isinstance(on, (str, Expression)):
-        return parse(on) if isinstance(on, str) else on.expr
-    raise ExpressionError(
-        f"the predicate must be SQL text or a built expression, not {type(on).__name__}; "
-        "the reference does not read Spark columns"
-    )
 
 
 def _suffix(plan: JoinPlan) -> str:
