@@ -85,7 +85,7 @@ def test_synthesis_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFi
     circuit_synth.run(cores="2,4", designs="local", seeds="1,2,3", out=str(tmp_path))
     said = capsys.readouterr()
     assert "0 of 8 tasks to run" in said.err
-    assert "from 2 to 4 cores the median clock goes from 110.0 to 99.0 MHz (-10.0%)" in said.out
+    assert "From 2 to 4 cores the median clock goes from 110.0 to 99.0 MHz (-10.0%)" in said.out
     assert said.out.splitlines()[-1] == "RESULT local_4=99"
 
 

@@ -132,7 +132,7 @@ def test_the_command_takes_rows_by_some_of_their_columns(tmp_path: Path, capfd: 
     assert lines[1].split(": ")[1] == f"{left['x']} >= {right['a'] - 10}"
     assert sum(" row in the state: segment " in line for line in lines) == 2
     assert why('{"l": 0}', '{"r": 1}').complaint == (
-        "the state holds no row of the left stream with these values, so the join's other columns are "
+        "the state holds no row of the left stream with these values, so the join's other columns are needed "
         "to say why: x, t"
     )
     assert "the left row is an object in JSON" in why("[1]", "{}").complaint
@@ -146,10 +146,14 @@ def test_the_command_takes_rows_by_some_of_their_columns(tmp_path: Path, capfd: 
 BANDED = parse("x BETWEEN a - 10 AND a + 10")
 JOINS = {
     "the last of a key": AsOf(*SCHEMAS, None, [("x", "a")], ("t", "u"), tolerance="5 seconds"),
-    "the next in a band": AsOf(*SCHEMAS, BANDED, None, ("t", "u"), "forward", "2 seconds", False, "inner"),
+    "the next in a band": AsOf(
+        *SCHEMAS, BANDED, None, ("t", "u"), "forward", "2 seconds", False, how="inner"
+    ),
     "the next or last": AsOf(*SCHEMAS, None, [("x", "a")], ("t", "u"), "nearest", "2 seconds"),
     "the 2 nearest": Nearest(*SCHEMAS, BANDED, "ABS(l.x - r.a)", 2, windows_of("2 seconds"), ("t", "u")),
-    "the nearest": Nearest(*SCHEMAS, None, "-l.x", 1, windows_of("now", right="3 s"), ("t", "u"), "inner"),
+    "the nearest": Nearest(
+        *SCHEMAS, None, "-l.x", 1, windows_of("now", right="3 s"), ("t", "u"), how="inner"
+    ),
 }
 
 
